@@ -4,23 +4,23 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
     path::{Path, PathBuf},
-    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
+use async_trait::async_trait;
 use tokio::{
-    sync::mpsc,
     task::{JoinHandle, JoinSet, yield_now},
     time::{Instant, sleep, sleep_until},
 };
+use trainmaster_manager::{Answer, Daemon, Manager, Outbox, Snapshot};
 use trainmaster_proto::v1;
 
 use super::{
     LocalError, OnShutdown, Options, adopt,
     cluster::Cluster,
     command::Programs,
-    fleet::{Action, Adopted, Exit, Failure, Fleet, Policy},
+    fleet::{Action, Adopted, Exit, Failure, Fleet, Policy, plan::Resolve},
     launch::{Launcher, Order},
     logs,
     measure::{self, Measured, Meter, Reading},
@@ -30,57 +30,29 @@ use super::{
     state::{Record, StateDir},
     user::RunAs,
 };
-use crate::attach::{Heard, Link, LinkError, Outbox, Picture};
 
 /// Nothing is further away than this: time is looked at again then.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 const LOCK_TRIES: u32 = 20;
 const LOCK_WAIT: Duration = Duration::from_millis(25);
-const LAST_WORD: Duration = Duration::from_millis(50);
 
-/// Runs the adapter until `shutdown` resolves: attaches to the daemon, again whenever it comes back, and makes its
-/// plans so. Processes go on while the daemon is away.
+/// Runs the adapter until `shutdown` resolves: attaches to the daemon, again whenever it comes back, and carries out its
+/// plans. Processes go on while the daemon is away.
 ///
 /// Dropping the future ends the adapter at once and leaves all processes running, as [`OnShutdown::Keep`] does.
 ///
 /// # Errors
-/// The state folder can't be used or belongs to another adapter, or the daemon's address is no address. Everything
-/// that happens later is reported to the daemon and survived.
+/// The state folder can't be used or belongs to another adapter. Everything that happens later is reported to the daemon
+/// and survived.
 pub async fn run(
     cluster: Cluster,
     options: Options,
+    daemon: Arc<dyn Daemon>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), LocalError> {
-    let link = Link::new(&options.daemon, options.token.as_deref(), options.ca.as_deref())
-        .map_err(|LinkError { address, problem }| LocalError::Daemon { address, problem })?;
     let state = lock(&options.state_dir, cluster.run_as()).await?;
-    let (sender, mut heard) = mpsc::channel(16);
-    let mut agent = Agent::new(cluster, options, state);
-    let mut tasks = JoinSet::new();
-    tasks.spawn(link.keep(sender));
-    let mut shutdown = pin!(shutdown);
-    let mut ending = false;
-    loop {
-        let wake = agent.act().await;
-        if ending && agent.fleet.is_empty() {
-            agent.finish().await;
-            return Ok(());
-        }
-        tokio::select! {
-            () = sleep_until(wake) => {}
-            Some(heard) = heard.recv() => agent.hear(heard),
-            Some(Ok((id, exit))) = agent.watches.join_next() => agent.ended(id, exit),
-            () = sleep_until(agent.measure_at), if agent.cluster.measure().is_some() => agent.measure(),
-            Some(Ok(reading)) = agent.readings.join_next() => agent.measured(reading),
-            () = &mut shutdown, if !ending => {
-                if agent.options.on_shutdown == OnShutdown::Keep {
-                    return Ok(());
-                }
-                ending = true;
-                agent.fleet.end();
-            }
-        }
-    }
+    trainmaster_manager::run(Agent::new(cluster, options, state), daemon, shutdown).await;
+    Ok(())
 }
 
 /// Opens the state folder. A process that a killed adapter was just starting holds the lock until it runs its program,
@@ -105,7 +77,6 @@ struct Agent {
     cluster: Arc<Cluster>,
     options: Options,
     state: StateDir,
-    programs: Programs,
     launcher: Launcher,
     fleet: Fleet,
     running: BTreeMap<ProcessId, Running>,
@@ -116,17 +87,16 @@ struct Agent {
     measure_at: Instant,
     /// Those that are being read, beside the loop.
     readings: JoinSet<Reading>,
-    outbox: Outbox,
     /// As the daemon is told of them.
     servers: Arc<BTreeMap<String, v1::Server>>,
     /// When the fleet is to be asked again by itself.
     next_step: Option<Duration>,
-    /// A full plan came: what it doesn't name has ended.
-    knows_all: bool,
     /// The jobs whose files were spared when ended jobs were last looked for.
     spared: BTreeSet<PathBuf>,
     sweeping: Option<JoinHandle<()>>,
     began: Instant,
+    /// The host ends, and all processes with it.
+    ending: bool,
 }
 
 impl Agent {
@@ -158,13 +128,12 @@ impl Agent {
             // Nobody books any more, and after a new start of the machine its clock is another one.
             state.clear_devices();
         }
+        let programs = Programs::new(options.trainer_path.clone());
         let servers = cluster.servers().iter().map(|server| (server.name().to_owned(), server.to_wire())).collect();
         Self {
-            outbox: Outbox::new(cluster.name().to_owned()),
             servers: Arc::new(servers),
-            programs: Programs::new(options.trainer_path.clone()),
             launcher: Launcher { feed: options.feed.clone(), orphan_grace: options.orphan_grace },
-            fleet: Fleet::new(cluster.clone(), policy, adopted),
+            fleet: Fleet::new(cluster.clone(), policy, Resolve::by(move |text| programs.resolve(text)), adopted),
             meter: Meter::new(cluster.clone()),
             measure_at: Instant::now(),
             readings: JoinSet::new(),
@@ -174,80 +143,15 @@ impl Agent {
             running,
             watches,
             next_step: None,
-            knows_all: false,
             spared: BTreeSet::new(),
             sweeping: None,
             began: Instant::now(),
+            ending: false,
         }
     }
 
     fn now(&self) -> Duration {
         self.began.elapsed()
-    }
-
-    /// Does what there is to do, tells the daemon, and says when to look again.
-    async fn act(&mut self) -> Instant {
-        let now = self.now();
-        if self.next_step.is_some_and(|at| now >= at) {
-            self.outbox.touch(now);
-        }
-        loop {
-            let step = self.fleet.step(self.now());
-            self.next_step = step.wake;
-            if step.actions.is_empty() {
-                break;
-            }
-            self.outbox.touch(now);
-            for action in step.actions {
-                match action {
-                    Action::Start { job, incarnation, slot } => {
-                        self.start(ProcessId { job, incarnation, slot });
-                        // Starting takes milliseconds; the host has other work on this thread.
-                        yield_now().await;
-                    }
-                    Action::Signal { job, incarnation, slot, signal } => {
-                        let id = ProcessId { job, incarnation, slot };
-                        if let Some(running) = self.running.get(&id) {
-                            tracing::debug!(slot = %id, ?signal, "signalling");
-                            process::signal(running.handle, signal);
-                        }
-                    }
-                }
-            }
-        }
-        let now = self.now();
-        if self.outbox.flush(now, || picture(&self.servers, &self.fleet, now)) {
-            self.fleet.forget_over();
-        }
-        let wake = self.next_step.into_iter().chain(self.outbox.due()).min();
-        let wake = wake.unwrap_or(LONGEST_SLEEP).min(now.saturating_add(LONGEST_SLEEP));
-        self.began + wake
-    }
-
-    fn hear(&mut self, heard: Heard) {
-        let now = self.now();
-        match heard {
-            Heard::Opened(stream) => {
-                self.meter.forget_told();
-                self.outbox.open(stream, picture(&self.servers, &self.fleet, now));
-            }
-            Heard::Attached => {
-                tracing::info!(daemon = self.options.daemon, "attached");
-                self.fleet.attached(now);
-            }
-            Heard::Lost => {
-                self.outbox.close();
-                self.fleet.detached();
-            }
-            Heard::Plan(plan) => {
-                self.knows_all |= plan.full;
-                let decision = plan.decision;
-                let answers = self.fleet.plan(now, plan, &|text| self.programs.resolve(text));
-                self.outbox.answer(decision, answers);
-                self.outbox.touch(now);
-                self.sweep();
-            }
-        }
     }
 
     fn start(&mut self, id: ProcessId) {
@@ -268,7 +172,7 @@ impl Agent {
         }
     }
 
-    fn ended(&mut self, id: ProcessId, exit: Exit) {
+    fn ended(&mut self, id: ProcessId, exit: Exit, outbox: &mut Outbox) {
         let Some(Running { record, .. }) = self.running.remove(&id) else { return };
         self.state.remove(id);
         measure::forget(&self.state.devices(), id, &record.placement);
@@ -278,7 +182,7 @@ impl Agent {
         if let Some(note) = self.fleet.exited(now, id, Failure { exit, detail }) {
             tracing::warn!(job = id.job, name = record.name, incarnation = id.incarnation, "{note}");
         }
-        self.outbox.touch(now);
+        outbox.touch(now);
     }
 
     /// Reads what processes have used so far, beside the loop: there may be many.
@@ -294,10 +198,10 @@ impl Agent {
         self.readings.spawn_blocking(move || Reading::take(&state_id, &cluster, &devices, slots));
     }
 
-    fn measured(&mut self, reading: Reading) {
+    fn measured(&mut self, reading: Reading, outbox: &Outbox) {
         self.measure_at = Instant::now() + self.cluster.measure().unwrap_or(LONGEST_SLEEP);
         let servers = self.meter.compare(reading);
-        if !self.outbox.measured(servers) {
+        if !outbox.measured(servers) {
             self.meter.forget_told();
         }
     }
@@ -307,7 +211,7 @@ impl Agent {
         let (jobs, logs) = (self.state.jobs(), self.state.logs());
         let folders: BTreeSet<_> = self.fleet.active().map(|(id, name)| self.state.job(id, name)).collect();
         let sweeps = self.sweeping.as_ref().is_some_and(|last| !last.is_finished());
-        if !self.knows_all || sweeps || folders == self.spared {
+        if !self.fleet.knows_all() || sweeps || folders == self.spared {
             return;
         }
         self.spared.clone_from(&folders);
@@ -316,20 +220,97 @@ impl Agent {
         let sweep = move || retain::sweep(&jobs, &logs, &folders, &names, &retention);
         self.sweeping = Some(tokio::task::spawn_blocking(sweep));
     }
+}
 
-    /// All processes are gone; what they left outside their groups goes with them.
-    async fn finish(&mut self) {
-        process::end_marked(self.state.id(), |_| false);
-        let now = self.now();
-        self.outbox.touch(now);
-        self.outbox.flush(now.saturating_add(LONGEST_SLEEP), || picture(&self.servers, &self.fleet, now));
-        // The last word needs a moment to get out.
-        sleep(LAST_WORD).await;
+#[async_trait]
+impl Manager for Agent {
+    fn name(&self) -> String {
+        self.cluster.name().to_owned()
+    }
+
+    fn attached(&mut self, now: Duration) {
+        self.fleet.attached(now);
+    }
+
+    fn detached(&mut self) {
+        self.meter.forget_told();
+        self.fleet.detached();
+    }
+
+    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+        let answers = self.fleet.plan(now, plan);
+        self.sweep();
+        answers
+    }
+
+    fn snapshot(&mut self, now: Duration) -> Snapshot {
+        Snapshot { servers: self.servers.clone(), jobs: self.fleet.observe(now) }
+    }
+
+    fn told(&mut self) {
+        self.fleet.forget_over();
+    }
+
+    async fn act(&mut self, now: Duration, outbox: &mut Outbox) -> Option<Duration> {
+        if self.next_step.is_some_and(|at| now >= at) {
+            outbox.touch(now);
+        }
+        loop {
+            let step = self.fleet.step(self.now());
+            self.next_step = step.wake;
+            if step.actions.is_empty() {
+                return self.next_step;
+            }
+            outbox.touch(now);
+            for action in step.actions {
+                match action {
+                    Action::Start { job, incarnation, slot } => {
+                        self.start(ProcessId { job, incarnation, slot });
+                        // Starting takes milliseconds; the host has other work on this thread.
+                        yield_now().await;
+                    }
+                    Action::Signal { job, incarnation, slot, signal } => {
+                        let id = ProcessId { job, incarnation, slot };
+                        if let Some(running) = self.running.get(&id) {
+                            tracing::debug!(slot = %id, ?signal, "signalling");
+                            process::signal(running.handle, signal);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    async fn stirred(&mut self, _: Duration, outbox: &mut Outbox) {
+        tokio::select! {
+            Some(Ok((id, exit))) = self.watches.join_next() => self.ended(id, exit, outbox),
+            () = sleep_until(self.measure_at), if self.cluster.measure().is_some() => self.measure(),
+            Some(Ok(reading)) = self.readings.join_next() => self.measured(reading, outbox),
+            else => std::future::pending().await,
+        }
+    }
+
+    fn ends_at_once(&self) -> bool {
+        self.options.on_shutdown == OnShutdown::Keep
+    }
+
+    fn end(&mut self) {
+        self.ending = true;
+        self.fleet.end();
+    }
+
+    fn is_over(&self) -> bool {
+        self.fleet.is_empty()
     }
 }
 
-fn picture(servers: &Arc<BTreeMap<String, v1::Server>>, fleet: &Fleet, now: Duration) -> Picture {
-    Picture { servers: servers.clone(), jobs: fleet.observe(now) }
+/// All processes are gone; what they left outside their groups goes with them.
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if self.ending && self.fleet.is_empty() {
+            process::end_marked(self.state.id(), |_| false);
+        }
+    }
 }
 
 async fn watched(id: ProcessId, watch: Watch) -> (ProcessId, Exit) {

@@ -65,7 +65,9 @@ struct File {
     name: Option<String>,
     grace: Option<String>,
     measure: Option<String>,
-    overbook: Option<f64>,
+    /// The former name is still read.
+    #[serde(alias = "overbook")]
+    oversubscribe: Option<f64>,
     user: Option<String>,
     folder: Option<PathBuf>,
     #[serde(default)]
@@ -125,10 +127,10 @@ impl Cluster {
                 Some(Duration::from_millis(span.0.unsigned_abs())).filter(|every| !every.is_zero())
             }
         };
-        let device_milli = match file.overbook {
+        let device_milli = match file.oversubscribe {
             None => 1000,
             Some(times) if (1.0..=8.0).contains(&times) => (times * 1000.0).round() as u64,
-            Some(times) => return Err(("overbook".into(), times.to_string(), "must be from 1 to 8".into())),
+            Some(times) => return Err(("oversubscribe".into(), times.to_string(), "must be from 1 to 8".into())),
         };
         let run_as = match (file.user, file.folder) {
             (None, None) => None,
@@ -382,12 +384,13 @@ mod tests {
     }
 
     #[test]
-    fn measuring_and_overbooking_are_the_files_to_set() {
+    fn measuring_and_oversubscribing_are_the_files_to_set() {
         let of = |text: &str| {
             let cluster = parse(&format!("{text}\n[[server]]\nname = \"a\"")).unwrap();
             (cluster.measure(), cluster.device_milli())
         };
         assert_eq!(of(""), (Some(MEASURE), 1000));
+        assert_eq!(of("measure = \"250ms\"\noversubscribe = 2.5"), (Some(Duration::from_millis(250)), 2500));
         assert_eq!(of("measure = \"250ms\"\noverbook = 2.5"), (Some(Duration::from_millis(250)), 2500));
         assert_eq!((of("measure = \"off\"").0, of("measure = \"0s\"").0), (None, None));
     }
@@ -400,7 +403,7 @@ mod tests {
             ("user = \"nobody\"\n[[server]]\nname=\"a\"", &["user", "nobody", "(folder)"]),
             ("folder = \"/j\"\n[[server]]\nname=\"a\"", &["folder", "/j", "goes with user"]),
             ("user = \"n\"\nfolder = \"j\"\n[[server]]\nname=\"a\"", &["folder", "\"j\"", "from /"]),
-            ("overbook = 0.5\n[[server]]\nname=\"a\"", &["overbook", "0.5", "from 1 to 8"]),
+            ("oversubscribe = 0.5\n[[server]]\nname=\"a\"", &["oversubscribe", "0.5", "from 1 to 8"]),
             ("[[server]]\nname=\"a\"\nmemory=\"64GB\"", &["c.toml", "server \"a\": memory", "64GB", "10GiB"]),
             ("[[server]]\nname=\"a\"\nmemory=64", &["memory", "64", "10GiB"]),
             ("[[server]]\nname=\"a\"\ngpu=-1", &["gpu", "-1", "1024"]),

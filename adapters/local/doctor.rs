@@ -8,7 +8,7 @@ use super::{
     command::{DEFAULT_PROGRAM, Programs},
     user::User,
 };
-use crate::{Check, Verdict};
+use trainmaster_manager::{Check, Verdict};
 
 /// A slot needs a process descriptor, and for a moment its log twice; the daemon needs some for itself.
 const SPARE_FILES: u64 = 128;

@@ -1,7 +1,11 @@
 //! This adapter's line in the registry.
 
+use std::sync::Arc;
+
+use trainmaster_manager::{AdapterInfo, Check, Daemon, Launch, Running, Shutdown};
+
 use super::{Cluster, OnShutdown, Options, doctor, run};
-use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, file};
+use crate::{FileError, file};
 
 /// What hosts know of this adapter.
 pub const INFO: AdapterInfo = AdapterInfo {
@@ -13,10 +17,10 @@ pub const INFO: AdapterInfo = AdapterInfo {
     start,
 };
 
-fn start(launch: Launch, shutdown: Shutdown) -> anyhow::Result<Running> {
+fn start(launch: Launch, daemon: Arc<dyn Daemon>, shutdown: Shutdown) -> anyhow::Result<Running> {
     let cluster = cluster(&launch)?;
     let options = options(launch);
-    Ok(Box::pin(async move { Ok(run(cluster, options, shutdown).await?) }))
+    Ok(Box::pin(async move { Ok(run(cluster, options, daemon, shutdown).await?) }))
 }
 
 fn examine(launch: &Launch) -> Vec<Check> {
@@ -37,19 +41,21 @@ fn cluster(launch: &Launch) -> Result<Cluster, FileError> {
 
 fn options(launch: Launch) -> Options {
     Options {
-        token: launch.token,
-        ca: launch.ca,
         on_shutdown: if launch.end_jobs { OnShutdown::End } else { OnShutdown::Keep },
         orphan_grace: launch.orphan_grace,
         trainer_path: launch.trainer,
-        ..Options::new(launch.daemon, launch.feed, launch.state_dir)
+        ..Options::new(launch.feed, launch.state_dir)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use trainmaster_manager::{
+        Verdict,
+        testing::{away, launch},
+    };
+
     use super::*;
-    use crate::Verdict;
 
     #[test]
     fn the_sample_is_a_cluster() {
@@ -59,22 +65,22 @@ mod tests {
     #[test]
     fn the_doctor_looks_at_this_machine() {
         let folder = tempfile::tempdir().unwrap();
-        let info = crate::by_name("local").unwrap();
-        let checks = (info.doctor)(&Launch::for_test(folder.path(), None));
+        let info = INFO;
+        let checks = (info.doctor)(&launch(folder.path(), None));
         let bad: Vec<_> = checks.iter().filter(|check| check.verdict == Verdict::Bad).collect();
         assert_eq!(bad, Vec::<&Check>::new());
         assert!(!folder.path().join("state").exists(), "it only looks");
         assert!(checks.iter().any(|check| check.name == "trainer" && check.detail == "/bin/sh"));
-        let checks = (info.doctor)(&Launch::for_test(folder.path(), Some("oops")));
+        let checks = (info.doctor)(&launch(folder.path(), Some("oops")));
         assert_eq!(checks[0].verdict, Verdict::Bad);
     }
 
     #[tokio::test]
     async fn it_starts_and_ends_without_a_daemon() {
         let folder = tempfile::tempdir().unwrap();
-        let info = crate::by_name("local").unwrap();
-        assert!((info.start)(Launch::for_test(folder.path(), Some("server = 1")), Box::pin(async {})).is_err());
-        let running = (info.start)(Launch::for_test(folder.path(), None), Box::pin(async {})).unwrap();
+        let info = INFO;
+        assert!((info.start)(launch(folder.path(), Some("server = 1")), away(), Box::pin(async {})).is_err());
+        let running = (info.start)(launch(folder.path(), None), away(), Box::pin(async {})).unwrap();
         running.await.unwrap();
     }
 }

@@ -2,13 +2,16 @@
 
 use std::{collections::BTreeMap, env, ffi::OsString, io, path::Path, time::Duration};
 
+use trainmaster_core::Role;
+use trainmaster_manager::{Placement, role};
+
 use super::{
     cluster::{Cluster, VirtualServer},
-    fleet::plan::Run,
+    fleet::plan::{Run, fingerprint},
     logs,
     process::{self, Handle, Watch},
     scan::MARKER,
-    slot::{Placement, ProcessId, Role},
+    slot::ProcessId,
     state::{Record, StateDir},
 };
 
@@ -44,7 +47,7 @@ impl Launcher {
             id: order.id,
             name: order.name.to_owned(),
             placement: order.placement.clone(),
-            token: order.run.token.fingerprint(),
+            token: fingerprint(&order.run.token),
             log,
             log_start,
             pid: None,
@@ -97,7 +100,7 @@ impl Launcher {
         set("TRAINMASTER_FEED", self.feed.clone());
         set("TRAINMASTER_JOB", id.job.to_string());
         set("TRAINMASTER_JOB_NAME", (*name).to_owned());
-        set("TRAINMASTER_ROLE", id.slot.role.name().to_owned());
+        set("TRAINMASTER_ROLE", role::name(id.slot.role).to_owned());
         set("TRAINMASTER_INDEX", id.slot.index.to_string());
         set("TRAINMASTER_INCARNATION", id.incarnation.to_string());
         set("TRAINMASTER_REVISION", run.revision.to_string());

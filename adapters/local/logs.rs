@@ -9,6 +9,7 @@ use std::{
 };
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use trainmaster_manager::role;
 
 use super::slot::ProcessId;
 
@@ -20,7 +21,7 @@ const LINE: usize = 200;
 /// Opens the log of a process to append to: a restarted slot goes on in the same file. Also returns its length so far.
 pub(crate) fn open(folder: &Path, id: ProcessId) -> io::Result<(PathBuf, File, u64)> {
     fs::create_dir_all(folder)?;
-    let path = folder.join(format!("{}-{}-{}.log", id.incarnation, id.slot.role.name(), id.slot.index));
+    let path = folder.join(format!("{}-{}-{}.log", id.incarnation, role::name(id.slot.role), id.slot.index));
     let file = OpenOptions::new().create(true).append(true).open(&path)?;
     let length = file.metadata()?.len();
     Ok((path, file, length))
@@ -72,15 +73,15 @@ pub(crate) fn prune(folder: &Path, kept: usize) {
 
 #[cfg(test)]
 mod tests {
+    use trainmaster_core::Role;
+    use trainmaster_manager::SlotId;
+
     use std::{fs::FileTimes, io::Write as _, time::Duration};
 
-    use super::{
-        super::slot::{Role, SlotId},
-        *,
-    };
+    use super::*;
 
     fn id(incarnation: u32) -> ProcessId {
-        ProcessId { job: 1, incarnation, slot: SlotId { role: Role::Worker, index: 0 } }
+        ProcessId { job: 1, incarnation, slot: SlotId::new(Role::Worker, 0) }
     }
 
     #[test]

@@ -13,13 +13,14 @@ use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat2, unlinkat},
     time::{ClockId, clock_gettime},
 };
-use trainmaster_proto::v1;
+use trainmaster_manager::{Placement, SlotId, role};
+use trainmaster_proto::{role_to_wire, v1};
 
 use super::{
     cluster::Cluster,
     logs,
     scan::{self, Place},
-    slot::{Placement, ProcessId, Role, SlotId, role_to_wire},
+    slot::ProcessId,
 };
 
 const WHOLE: u64 = 1000;
@@ -141,14 +142,14 @@ fn monotonic() -> Duration {
 /// Where a slot's programs note down what they book.
 fn tally(id: ProcessId) -> String {
     let ProcessId { job, incarnation, slot } = id;
-    format!("{job}-{incarnation}-{}-{}", slot.role.name(), slot.index)
+    format!("{job}-{incarnation}-{}-{}", role::name(slot.role), slot.index)
 }
 
 /// The slot that notes down under this name; others choose names of their own.
 fn slot_of(tally: &str) -> Option<ProcessId> {
     let mut words = tally.split('-');
     let (job, incarnation, role, index) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    let slot = SlotId { role: Role::from_name(role)?, index: index.parse().ok()? };
+    let slot = SlotId::new(role::of(role)?, index.parse().ok()?);
     Some(ProcessId { job: job.parse().ok()?, incarnation: incarnation.parse().ok()?, slot })
 }
 
@@ -299,7 +300,10 @@ impl Used {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::slot::Share, *};
+    use trainmaster_core::Role;
+    use trainmaster_manager::Share;
+
+    use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);
@@ -309,7 +313,7 @@ mod tests {
     }
 
     fn worker(job: u64, index: u32) -> ProcessId {
-        ProcessId { job, incarnation: 1, slot: SlotId { role: Role::Worker, index } }
+        ProcessId { job, incarnation: 1, slot: SlotId::new(Role::Worker, index) }
     }
 
     fn slot(device: u32, milli: u32) -> Measured {

@@ -46,12 +46,6 @@ pub const HOPELESS_EXIT: i32 = 44;
 /// How the adapter is run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The daemon's address, as `http://127.0.0.1:7070`.
-    pub daemon: String,
-    /// Bearer token for the daemon, where it asks for one.
-    pub token: Option<String>,
-    /// Certificate authority of an `https` daemon, in PEM.
-    pub ca: Option<PathBuf>,
     /// The feed's address that training programs are given.
     pub feed: String,
     /// Where the adapter keeps its records, and jobs their files and logs. One adapter per folder.
@@ -74,12 +68,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults for a daemon, a feed and a state folder.
-    pub fn new(daemon: impl Into<String>, feed: impl Into<String>, state_dir: impl Into<PathBuf>) -> Self {
+    /// The defaults for a feed and a state folder.
+    pub fn new(feed: impl Into<String>, state_dir: impl Into<PathBuf>) -> Self {
         Self {
-            daemon: daemon.into(),
-            token: None,
-            ca: None,
             feed: feed.into(),
             state_dir: state_dir.into(),
             on_shutdown: OnShutdown::Keep,
@@ -164,12 +155,4 @@ pub enum LocalError {
     /// Jobs can't run as the user that the cluster file names.
     #[error("cluster file: {0}")]
     User(String),
-    /// The daemon's address or certificate can't be used.
-    #[error("daemon {address:?}: {problem}; write http://host:port, or https://host:port")]
-    Daemon {
-        /// What was given.
-        address: String,
-        /// What is wrong.
-        problem: String,
-    },
 }

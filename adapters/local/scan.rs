@@ -9,7 +9,9 @@ use std::{
 
 use rustix::param::{clock_ticks_per_second, page_size};
 
-use super::slot::{ProcessId, Role, SlotId};
+use trainmaster_manager::{SlotId, role};
+
+use super::slot::ProcessId;
 
 /// Bytes of an environment that are looked at: Linux starts programs with a few hundred thousand more, but ours have far fewer.
 const LONGEST_ENVIRON: u64 = 1 << 20;
@@ -125,10 +127,7 @@ fn parse_environ(environ: &[u8], state_id: &str) -> Option<ProcessId> {
     Some(ProcessId {
         job: value("TRAINMASTER_JOB")?.parse().ok()?,
         incarnation: value("TRAINMASTER_INCARNATION")?.parse().ok()?,
-        slot: SlotId {
-            role: Role::from_name(value("TRAINMASTER_ROLE")?)?,
-            index: value("TRAINMASTER_INDEX")?.parse().ok()?,
-        },
+        slot: SlotId::new(role::of(value("TRAINMASTER_ROLE")?)?, value("TRAINMASTER_INDEX")?.parse().ok()?),
     })
 }
 
@@ -138,6 +137,8 @@ mod tests {
         io::{BufRead as _, BufReader},
         process::{Command, Stdio},
     };
+
+    use trainmaster_core::Role;
 
     use super::*;
 
@@ -174,7 +175,7 @@ mod tests {
     fn the_environment_names_the_slot() {
         let environ = b"PATH=/bin\0TRAINMASTER_STATE=s1\0TRAINMASTER_JOB=7\0TRAINMASTER_INCARNATION=2\0\
             TRAINMASTER_ROLE=server\0TRAINMASTER_INDEX=3\0";
-        let slot = SlotId { role: Role::Server, index: 3 };
+        let slot = SlotId::new(Role::Server, 3);
         assert_eq!(parse_environ(environ, "s1"), Some(ProcessId { job: 7, incarnation: 2, slot }));
         assert_eq!(parse_environ(environ, "s"), None);
         assert_eq!(parse_place(environ, "s1"), None, "on no server");

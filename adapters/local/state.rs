@@ -9,12 +9,9 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use trainmaster_manager::{Placement, role};
 
-use super::{
-    LocalError, RunAs, retain,
-    slot::{Placement, ProcessId},
-    user::User,
-};
+use super::{LocalError, RunAs, retain, slot::ProcessId, user::User};
 
 /// An open state folder. Its lock lasts as long as this value, and dies with the process.
 #[derive(Debug)]
@@ -207,7 +204,7 @@ impl StateDir {
 
     fn record(&self, id: ProcessId) -> PathBuf {
         let ProcessId { job, incarnation, slot } = id;
-        self.root.join("slots").join(format!("{job}-{incarnation}-{}-{}.json", slot.role.name(), slot.index))
+        self.root.join("slots").join(format!("{job}-{incarnation}-{}-{}.json", role::name(slot.role), slot.index))
     }
 }
 
@@ -238,13 +235,13 @@ fn roots_own(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::slot::{Role, Share, SlotId},
-        *,
-    };
+    use trainmaster_core::Role;
+    use trainmaster_manager::{Share, SlotId};
+
+    use super::*;
 
     fn record() -> Record {
-        let slot = SlotId { role: Role::Worker, index: 2 };
+        let slot = SlotId::new(Role::Worker, 2);
         Record {
             id: ProcessId { job: 7, incarnation: 3, slot },
             name: "mnist".into(),

@@ -3,26 +3,19 @@
 use std::{
     collections::BTreeSet,
     future::Future,
-    pin::pin,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use tokio::{
-    sync::mpsc,
-    task::JoinSet,
-    time::{Instant, sleep_until},
-};
+use async_trait::async_trait;
+use tokio::time::Instant;
+use trainmaster_manager::{Answer, Daemon, Manager, Outbox, Snapshot};
+use trainmaster_proto::v1;
 
 use super::{
-    RayError,
     config::Config,
     head::{Head, HeadError, Trouble},
     translator::{Step, Translator},
-};
-use crate::{
-    Launch,
-    attach::{Answer, Heard, Link, LinkError, Outbox},
 };
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -30,41 +23,15 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const MOST_SAID: usize = 16;
 
 /// Runs the adapter until `shutdown` resolves: looks at Ray's cluster, attaches to the daemon, and writes its plans
-/// down where drivers read them. What runs goes on while the daemon or this adapter is away.
-///
-/// # Errors
-/// The daemon's address is no address. Everything that happens later is reported and survived.
-pub async fn run(config: Config, launch: Launch, shutdown: impl Future<Output = ()> + Send) -> Result<(), RayError> {
-    let link = Link::new(&launch.daemon, launch.token.as_deref(), launch.ca.as_deref())
-        .map_err(|LinkError { address, problem }| RayError::Daemon { address, problem })?;
-    let mut shutdown = pin!(shutdown);
-    let (sender, mut heard) = mpsc::channel(16);
-    let mut agent = Agent::new(Arc::new(config));
-    let mut link = Some((link, sender));
-    let mut tasks = JoinSet::new();
-    loop {
-        tokio::select! {
-            () = &mut shutdown => return Ok(()),
-            () = agent.act() => {}
-        }
-        // The daemon's first word is what there is: an empty cluster would end everything that runs.
-        if agent.has_seen
-            && let Some((link, sender)) = link.take()
-        {
-            tasks.spawn(link.keep(sender));
-        }
-        tokio::select! {
-            () = sleep_until(agent.wake()) => {}
-            Some(heard) = heard.recv(), if link.is_none() => agent.hear(heard),
-            () = &mut shutdown => return Ok(()),
-        }
-    }
+/// down where drivers read them. What runs goes on while the daemon or this adapter is away. Whatever goes wrong is
+/// reported and survived.
+pub async fn run(config: Config, daemon: Arc<dyn Daemon>, shutdown: impl Future<Output = ()> + Send) {
+    trainmaster_manager::run(Agent::new(Arc::new(config)), daemon, shutdown).await;
 }
 
 struct Agent {
     config: Arc<Config>,
     translator: Translator,
-    outbox: Outbox,
     head: Option<Head>,
     /// What was wrong with the head's answers: the next connection is to the dashboard.
     strange: Option<String>,
@@ -83,7 +50,6 @@ impl Agent {
     fn new(config: Arc<Config>) -> Self {
         Self {
             translator: Translator::new(config.clone()),
-            outbox: Outbox::new(config.name.clone()),
             head: None,
             strange: None,
             next_look: Duration::ZERO,
@@ -100,26 +66,7 @@ impl Agent {
         self.began.elapsed()
     }
 
-    fn wake(&self) -> Instant {
-        self.began + self.outbox.due().map_or(self.next_look, |due| due.min(self.next_look))
-    }
-
-    /// Looks at the head when it is time, does what there is to do, and tells the daemon.
-    async fn act(&mut self) {
-        let now = self.now();
-        let looks = now >= self.next_look;
-        if looks || (self.is_due && self.head.is_some()) {
-            match self.talk(looks).await {
-                Ok(()) => self.is_due = false,
-                Err(error) => self.lose(&error),
-            }
-        }
-        let now = self.now();
-        let translator = &mut self.translator;
-        self.outbox.flush(now, || translator.picture());
-    }
-
-    async fn talk(&mut self, looks: bool) -> Result<(), HeadError> {
+    async fn talk(&mut self, looks: bool, outbox: &mut Outbox) -> Result<(), HeadError> {
         let mut head = match self.head.take() {
             Some(head) => head,
             None => self.connect().await?,
@@ -135,9 +82,9 @@ impl Agent {
         }
         let Step { effects, refused } = self.translator.step(self.now(), clock_ms());
         for (decision, answer) in refused {
-            self.outbox.answer(decision, vec![answer]);
+            outbox.answer(decision, vec![answer]);
         }
-        self.outbox.touch(self.now());
+        outbox.touch(self.now());
         if let Head::Grpc(gcs) = &mut head {
             for effect in effects {
                 tracing::debug!(?effect, "at Ray's head");
@@ -173,23 +120,46 @@ impl Agent {
         self.next_look = self.now() + self.wait;
         self.wait = (self.wait * 2).min(LONGEST_WAIT);
     }
+}
 
-    fn hear(&mut self, heard: Heard) {
-        match heard {
-            Heard::Opened(stream) => self.outbox.open(stream, self.translator.picture()),
-            Heard::Attached => {
-                tracing::info!("attached");
-                self.translator.attached();
-            }
-            Heard::Lost => self.outbox.close(),
-            Heard::Plan(plan) => {
-                let decision = plan.decision;
-                let answers: Vec<Answer> = self.translator.plan(plan);
-                self.outbox.answer(decision, answers);
-                self.outbox.touch(self.now());
-                self.is_due = true;
+#[async_trait]
+impl Manager for Agent {
+    fn name(&self) -> String {
+        self.config.name.clone()
+    }
+
+    /// An empty cluster would end everything that runs.
+    fn is_ready(&self) -> bool {
+        self.has_seen
+    }
+
+    fn attached(&mut self, _: Duration) {
+        self.translator.attached();
+    }
+
+    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+        self.is_due = true;
+        self.translator.plan(now, plan)
+    }
+
+    fn snapshot(&mut self, _: Duration) -> Snapshot {
+        self.translator.snapshot()
+    }
+
+    /// Looks at the head when it is time, and does what there is to do.
+    async fn act(&mut self, now: Duration, outbox: &mut Outbox) -> Option<Duration> {
+        let looks = now >= self.next_look;
+        if looks || (self.is_due && self.head.is_some()) {
+            match self.talk(looks, outbox).await {
+                Ok(()) => self.is_due = false,
+                Err(error) => self.lose(&error),
             }
         }
+        Some(self.next_look)
+    }
+
+    async fn stirred(&mut self, _: Duration, _: &mut Outbox) {
+        std::future::pending().await
     }
 }
 

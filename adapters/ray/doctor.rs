@@ -11,7 +11,7 @@ use super::{
     translator::Translator,
     view::View,
 };
-use crate::{Check, Verdict};
+use trainmaster_manager::{Check, Verdict};
 
 /// Looks at Ray's head, its version, the token, the nodes and their labels, and at who scales the cluster. Writes
 /// nothing.
@@ -94,7 +94,7 @@ fn labels(config: &Config, view: View) -> Check {
     let mut translator = Translator::new(Arc::new(config.clone()));
     translator.see(Duration::ZERO, view);
     let mut scheduler = Scheduler::new(Settings::default()).expect("the defaults are settings");
-    let servers = translator.picture().servers;
+    let servers = translator.snapshot().servers;
     let refused = servers.values().find_map(|server| {
         let server = ServerSpec {
             name: server.name.clone(),

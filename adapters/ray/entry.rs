@@ -1,7 +1,11 @@
 //! This adapter's line in the registry.
 
+use std::sync::Arc;
+
+use trainmaster_manager::{AdapterInfo, Check, Daemon, Launch, Running, Shutdown};
+
 use super::{Config, doctor, run};
-use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, file};
+use crate::{FileError, file};
 
 /// What hosts know of this adapter.
 pub const INFO: AdapterInfo = AdapterInfo {
@@ -13,9 +17,12 @@ pub const INFO: AdapterInfo = AdapterInfo {
     start,
 };
 
-fn start(launch: Launch, shutdown: Shutdown) -> anyhow::Result<Running> {
+fn start(launch: Launch, daemon: Arc<dyn Daemon>, shutdown: Shutdown) -> anyhow::Result<Running> {
     let config = config(&launch)?;
-    Ok(Box::pin(async move { Ok(run(config, launch, shutdown).await?) }))
+    Ok(Box::pin(async move {
+        run(config, daemon, shutdown).await;
+        Ok(())
+    }))
 }
 
 fn examine(launch: &Launch) -> Vec<Check> {
@@ -37,8 +44,12 @@ fn config(launch: &Launch) -> Result<Config, FileError> {
 mod tests {
     use std::time::Duration;
 
+    use trainmaster_manager::{
+        Verdict,
+        testing::{away, launch},
+    };
+
     use super::*;
-    use crate::Verdict;
 
     #[test]
     fn the_sample_has_every_setting() {
@@ -57,20 +68,19 @@ mod tests {
     #[tokio::test]
     async fn it_waits_for_a_head_that_is_away_and_ends() {
         let folder = tempfile::tempdir().unwrap();
-        let info = crate::by_name("ray").unwrap();
-        assert!((info.start)(Launch::for_test(folder.path(), Some("pol = 1")), Box::pin(async {})).is_err());
+        let info = INFO;
+        assert!((info.start)(launch(folder.path(), Some("pol = 1")), away(), Box::pin(async {})).is_err());
         let shutdown = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
-        let running =
-            (info.start)(Launch::for_test(folder.path(), Some("address = \"127.0.0.1:1\"")), shutdown).unwrap();
+        let running = (info.start)(launch(folder.path(), Some("address = \"127.0.0.1:1\"")), away(), shutdown).unwrap();
         running.await.unwrap();
     }
 
     #[test]
     fn the_doctor_names_the_head_that_is_away() {
         let folder = tempfile::tempdir().unwrap();
-        let checks = (INFO.doctor)(&Launch::for_test(folder.path(), Some("address = \"127.0.0.1:1\"")));
+        let checks = (INFO.doctor)(&launch(folder.path(), Some("address = \"127.0.0.1:1\"")));
         let bad = checks.iter().find(|check| check.verdict == Verdict::Bad).unwrap();
         assert!(bad.name == "head" && bad.detail.contains("127.0.0.1:1"), "{bad:?}");
-        assert_eq!((INFO.doctor)(&Launch::for_test(folder.path(), Some("oops")))[0].verdict, Verdict::Bad);
+        assert_eq!((INFO.doctor)(&launch(folder.path(), Some("oops")))[0].verdict, Verdict::Bad);
     }
 }

@@ -485,7 +485,7 @@ mod tests {
             ..PlacementGroupTableData::default()
         };
         let ours = group(data.clone()).unwrap();
-        let placed: Vec<_> = ours.placed().map(|(slot, node, _)| (slot.1, node.0.len())).collect();
+        let placed: Vec<_> = ours.placed().map(|(slot, node, _)| (slot.index, node.0.len())).collect();
         assert_eq!(placed, [(1, 28)], "in the order of the bundles");
         assert_eq!(group(PlacementGroupTableData { name: "another's".into(), ..data.clone() }), None);
         assert_eq!(group(PlacementGroupTableData { state: PlacementGroupState::Removed.into(), ..data }), None);

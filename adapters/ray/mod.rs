@@ -20,24 +20,9 @@ mod servers;
 mod translator;
 mod view;
 
-use thiserror::Error;
-
 pub use self::{
     agent::run,
     config::{Api, Config, NodeType, Untested},
     doctor::doctor,
     entry::INFO,
 };
-
-/// The adapter can't run. What goes wrong with Ray or with the daemon is reported and survived instead.
-#[derive(Debug, Error)]
-pub enum RayError {
-    /// The daemon's address or certificate can't be used.
-    #[error("daemon {address:?}: {problem}; write http://host:port, or https://host:port")]
-    Daemon {
-        /// What was given.
-        address: String,
-        /// What is wrong.
-        problem: String,
-    },
-}

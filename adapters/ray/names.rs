@@ -1,9 +1,7 @@
 //! What placement groups and slots are called.
 
 use trainmaster_core::Role;
-
-/// A slot within an incarnation of a job.
-pub(crate) type SlotId = (Role, u32);
+pub(crate) use trainmaster_manager::SlotId;
 
 /// The name of a placement group of a job: `trainmaster/<job>/<incarnation>/<revision>/<slots>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,32 +49,26 @@ impl SlotRanges {
             if first > last {
                 return None;
             }
-            ranges.push(((role, first), (role, last)));
+            ranges.push((SlotId::new(role, first), SlotId::new(role, last)));
         }
         ranges.windows(2).all(|two| two[0].1 < two[1].0).then_some(Self { ranges })
     }
 
     /// How many slots.
     pub(crate) fn len(&self) -> u64 {
-        self.ranges.iter().map(|(first, last)| u64::from(last.1 - first.1) + 1).sum()
+        self.ranges.iter().map(|(first, last)| u64::from(last.index - first.index) + 1).sum()
     }
 
     pub(crate) fn slots(&self) -> impl Iterator<Item = SlotId> {
-        self.ranges.iter().flat_map(|(first, last)| (first.1..=last.1).map(|index| (first.0, index)))
+        self.ranges
+            .iter()
+            .flat_map(|(first, last)| (first.index..=last.index).map(|index| SlotId::new(first.role, index)))
     }
 
     /// O(log(ranges)).
     pub(crate) fn contains(&self, slot: SlotId) -> bool {
         let before = self.ranges.partition_point(|(first, _)| *first <= slot);
         self.ranges[..before].last().is_some_and(|(_, last)| slot <= *last)
-    }
-}
-
-/// A slot, in words.
-pub(crate) fn slot_name((role, index): SlotId) -> String {
-    match role {
-        Role::Worker => format!("worker {index}"),
-        Role::Server => format!("server {index}"),
     }
 }
 
@@ -90,8 +82,8 @@ mod tests {
     fn names_of_groups_are_read() {
         let name = GroupName::parse("trainmaster/7/2/5/w0-2,w4,p0-1", 6).unwrap();
         assert_eq!((name.job, name.incarnation, name.revision), (7, 2, 5));
-        let workers = [0, 1, 2, 4].map(|index| (Role::Worker, index));
-        assert_eq!(name.slots, [&workers[..], &[(Role::Server, 0), (Role::Server, 1)]].concat());
+        let workers = [0, 1, 2, 4].map(|index| SlotId::new(Role::Worker, index));
+        assert_eq!(name.slots, [&workers[..], &[SlotId::new(Role::Server, 0), SlotId::new(Role::Server, 1)]].concat());
         for foreign in [
             "",
             "trainmaster",
@@ -125,7 +117,7 @@ mod tests {
     fn lists_of_slots_tell_what_is_in_them() {
         assert_eq!(SlotRanges::parse(""), Some(SlotRanges::default()), "none of them runs");
         let all = SlotRanges::parse("w0-4294967295,p0-4294967295").unwrap();
-        assert!(all.len() == 1 << 33 && all.contains((Role::Server, u32::MAX)));
+        assert!(all.len() == 1 << 33 && all.contains(SlotId::new(Role::Server, u32::MAX)));
     }
 
     proptest! {
@@ -143,14 +135,15 @@ mod tests {
         fn what_is_in_no_range_is_not_there(slots in proptest::collection::btree_set((0..2u8, 0..40u32), 0..20)) {
             let slots: Vec<SlotId> = slots
                 .into_iter()
-                .map(|(role, index)| (if role == 0 { Role::Worker } else { Role::Server }, index))
+                .map(|(role, index)| SlotId::new(if role == 0 { Role::Worker } else { Role::Server }, index))
                 .collect();
             let letter = |role| if role == Role::Worker { "w" } else { "p" };
-            let text: Vec<_> = slots.iter().map(|(role, index)| format!("{}{index}", letter(*role))).collect();
+            let text: Vec<_> = slots.iter().map(|slot| format!("{}{}", letter(slot.role), slot.index)).collect();
             let ranges = SlotRanges::parse(&text.join(",")).unwrap();
             for role in [Role::Worker, Role::Server] {
                 for index in 0..41 {
-                    prop_assert_eq!(ranges.contains((role, index)), slots.contains(&(role, index)));
+                    let slot = SlotId::new(role, index);
+                    prop_assert_eq!(ranges.contains(slot), slots.contains(&slot));
                 }
             }
             prop_assert_eq!(ranges.slots().collect::<Vec<_>>(), slots);

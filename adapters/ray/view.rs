@@ -45,7 +45,7 @@ pub(crate) type Resources = BTreeMap<String, f64>;
 pub(crate) struct View {
     /// Those that are alive.
     pub(crate) nodes: BTreeMap<NodeId, Node>,
-    /// Ours, those that were removed aside.
+    /// Ours, by job, those that were removed aside.
     pub(crate) groups: Vec<Group>,
     /// The ids, in hex, of drivers that are alive.
     pub(crate) drivers: BTreeSet<String>,
@@ -59,6 +59,15 @@ pub(crate) struct View {
     pub(crate) infeasible: bool,
     /// After a connect: all that this adapter, or one before it, wrote.
     pub(crate) written: Option<BTreeMap<String, String>>,
+}
+
+impl View {
+    /// A job's groups. O(log(groups)).
+    pub(crate) fn groups_of(&self, job: u64) -> &[Group] {
+        let from = self.groups.partition_point(|group| group.name.job < job);
+        let count = self.groups[from..].partition_point(|group| group.name.job == job);
+        &self.groups[from..from + count]
+    }
 }
 
 /// A node that is alive.
@@ -313,7 +322,7 @@ mod tests {
         let text = r#"{"v":1,"name":"n","driver":"01000000","phase":"active",
             "running":{"incarnation":2,"revision":1,"slots":"w0"}}"#;
         let read = Record::read(text.as_bytes()).unwrap();
-        assert!(read.name == "n" && read.running.unwrap().has((trainmaster_core::Role::Worker, 0)));
+        assert!(read.name == "n" && read.running.unwrap().has(SlotId::new(trainmaster_core::Role::Worker, 0)));
         let long = "x".repeat(LONGEST_RECORD - 200);
         let text = format!(r#"{{"name":"n","driver":"1","phase":"failed","message":"\u001b[2J{long}"}}"#);
         let message = Record::read(text.as_bytes()).unwrap().message;

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 
-use crate::{AdapterCommand, Answer};
+use trainmaster_manager::{AdapterCommand, CommandAnswer};
 
 /// The agent answers between two rounds.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -47,9 +47,9 @@ pub const COMMANDS: &[AdapterCommand] = &[
     },
 ];
 
-fn answer(request: &Value, text: fn(&Value) -> String) -> Result<Answer> {
+fn answer(request: &Value, text: fn(&Value) -> String) -> Result<CommandAnswer> {
     let json = ask(&state_folder()?, request)?;
-    Ok(Answer { text: text(&json), json })
+    Ok(CommandAnswer { text: text(&json), json })
 }
 
 /// Slurm's StateSaveLocation, as scontrol knows it.

@@ -10,7 +10,7 @@ use thiserror::Error;
 use toml::Value;
 use trainmaster_core::{amount::Unit, text::read_toml};
 
-use crate::{Check, Launch, Verdict};
+use trainmaster_manager::{Check, Launch, Verdict};
 
 /// Bytes of a file.
 const LONGEST: usize = 16 << 20;

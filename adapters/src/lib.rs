@@ -1,15 +1,13 @@
 //! Cluster managers, as Trainmaster sees them: an adapter for each, found by name.
 //!
 //! An adapter only translates: it carries out plans and reports what it sees. Each has a folder of its own, a feature of
-//! its own, and one line in [`all`]; nothing outside this crate names a manager.
+//! its own, and one line in [`ADAPTERS`]; nothing outside this crate names a manager. What is the same for all of them is in
+//! `trainmaster-manager`.
 
-#[cfg(any(feature = "local", feature = "ray", feature = "yarn"))]
-mod attach;
 #[cfg(any(feature = "local", feature = "ray", feature = "yarn"))]
 mod file;
 #[cfg(any(feature = "ray", feature = "yarn"))]
 mod foreign;
-mod registry;
 
 #[cfg(feature = "local")]
 #[path = "../local/mod.rs"]
@@ -29,7 +27,29 @@ pub mod yarn;
 
 #[cfg(any(feature = "local", feature = "ray", feature = "yarn"))]
 pub use file::FileError;
-pub use registry::{
-    AdapterCommand, AdapterInfo, Answer, Check, Daemon, Launch, Running, Shutdown, Verdict, all, by_name, commands,
-    nearest_folder,
+use trainmaster_manager::Adapters;
+
+/// The adapters of this build, and their commands.
+///
+/// # Examples
+/// ```
+/// for adapter in trainmaster_adapters::ADAPTERS.all {
+///     println!("{:10} {}", adapter.name, adapter.summary);
+/// }
+/// ```
+pub const ADAPTERS: Adapters = Adapters {
+    all: &[
+        #[cfg(feature = "local")]
+        local::INFO,
+        #[cfg(feature = "ray")]
+        ray::INFO,
+        #[cfg(feature = "yarn")]
+        yarn::INFO,
+    ],
+    commands: &[
+        #[cfg(feature = "slurm")]
+        ("slurm", slurm::COMMANDS),
+        #[cfg(feature = "yarn")]
+        ("yarn", yarn::COMMANDS),
+    ],
 };

@@ -3,19 +3,20 @@
 use std::{
     collections::BTreeMap,
     future::Future,
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use async_trait::async_trait;
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, watch},
     task::JoinSet,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tonic::{Code, Status};
 use trainmaster_core::JobSpec;
-use trainmaster_proto::v1::JobStatus;
+use trainmaster_manager::{Answer, Daemon, Launch, Manager, Outbox, Snapshot};
+use trainmaster_proto::v1::{self, JobStatus};
 
 use super::{
     YarnError, client,
@@ -24,10 +25,6 @@ use super::{
     picture::Picture,
     poller, server,
     translator::{Step, Submitted, Translator},
-};
-use crate::{
-    Launch,
-    attach::{Calls, Heard, Link, LinkError, Outbox},
 };
 
 /// What is late is noticed by then.
@@ -39,39 +36,66 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// What runs goes on while the daemon or this adapter is away.
 ///
 /// # Errors
-/// The daemon's address, the certificate or the token can't be used, or nobody could reach this adapter. Everything that
-/// happens later is reported and survived.
-pub async fn run(config: Config, launch: Launch, shutdown: impl Future<Output = ()> + Send) -> Result<(), YarnError> {
-    let link = Link::new(&launch.daemon, launch.token.as_deref(), launch.ca.as_deref())
-        .map_err(|LinkError { address, problem }| YarnError::Daemon { address, problem })?;
+/// The certificate or the token can't be used, or nobody could reach this adapter. Everything that happens later is
+/// reported and survived.
+pub async fn run(
+    config: Config,
+    launch: Launch,
+    daemon: Arc<dyn Daemon>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), YarnError> {
     let config = Arc::new(config);
-    let shared = Arc::new(Shared::new(config.clone(), link.calls(), &launch));
+    let shared = Arc::new(Shared::new(config.clone(), daemon.clone(), &launch));
     let mut tasks = JoinSet::new();
     tasks.spawn(server::start(shared.clone(), &config, &launch.state_dir).await?);
+    tasks.spawn(shared.clone().look_at_yarn(config));
+    trainmaster_manager::run(Agent { shared, tasks }, daemon, shutdown).await;
+    Ok(())
+}
 
-    tasks.spawn(shared.clone().look_at_yarn(config.clone()));
-    let mut shutdown = pin!(shutdown);
-    let (sender, mut heard) = mpsc::channel(16);
-    let mut link = Some((link, sender));
-    let mut outbox = Outbox::new(config.name.clone()).taking_submissions(config.api == Api::Rest);
-    loop {
-        // The daemon's first word is what there is: without nodes, or without knowing whose containers are whose, everything
-        // that runs would end.
-        if shared.knows_enough()
-            && let Some((link, sender)) = link.take()
-        {
-            tasks.spawn(link.keep(sender));
-        }
-        shared.act(&mut outbox, &mut tasks);
-        let wake = shared.began + outbox.due().unwrap_or(Duration::MAX).min(shared.now() + TICK);
+/// The adapter as the daemon sees it.
+struct Agent {
+    shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+}
+
+#[async_trait]
+impl Manager for Agent {
+    fn name(&self) -> String {
+        self.shared.cluster.clone()
+    }
+
+    fn takes_submissions(&self) -> bool {
+        self.shared.api == Api::Rest
+    }
+
+    /// Without nodes, or without knowing whose containers are whose, everything that runs would end.
+    fn is_ready(&self) -> bool {
+        let state = self.shared.state();
+        state.has_seen && state.has_learnt
+    }
+
+    fn attached(&mut self, _: Duration) {
+        self.shared.state().translator.attached();
+    }
+
+    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+        self.shared.state().translator.plan(now, plan)
+    }
+
+    fn snapshot(&mut self, _: Duration) -> Snapshot {
+        self.shared.state().translator.snapshot()
+    }
+
+    async fn act(&mut self, _: Duration, outbox: &mut Outbox) -> Option<Duration> {
+        self.shared.act(outbox, &mut self.tasks);
+        Some(self.shared.now() + TICK)
+    }
+
+    async fn stirred(&mut self, _: Duration, _: &mut Outbox) {
         tokio::select! {
-            () = shared.stirred.notified() => {}
-            () = sleep_until(wake) => {}
-            Some(heard) = heard.recv(), if link.is_none() => shared.hear(&mut outbox, heard),
-            Some(ended) = tasks.join_next() => if let Err(error) = ended {
-                tracing::error!(%error, "a part of this adapter failed");
-            },
-            () = &mut shutdown => return Ok(()),
+            () = self.shared.stirred.notified() => {}
+            Some(Err(error)) = self.tasks.join_next() => tracing::error!(%error, "a part of this adapter failed"),
         }
     }
 }
@@ -83,7 +107,7 @@ pub(super) struct Shared {
     stirred: Notify,
     /// Orders may have changed.
     pub(super) changed: watch::Sender<()>,
-    pub(super) calls: Calls,
+    pub(super) daemon: Arc<dyn Daemon>,
     cluster: String,
     api: Api,
     pub(super) accounts: Accounts,
@@ -101,7 +125,7 @@ struct State {
 }
 
 impl Shared {
-    fn new(config: Arc<Config>, calls: Calls, launch: &Launch) -> Self {
+    fn new(config: Arc<Config>, daemon: Arc<dyn Daemon>, launch: &Launch) -> Self {
         let mut environment = BTreeMap::from([
             ("TRAINMASTER_FEED".to_owned(), launch.feed.clone()),
             ("TRAINMASTER_ORPHAN_GRACE_MS".to_owned(), launch.orphan_grace.as_millis().to_string()),
@@ -111,7 +135,7 @@ impl Shared {
         let translator = Translator::new(config, environment);
         let state = Mutex::new(State { translator, has_seen: false, has_learnt: false, is_learning: false });
         let (changed, _) = watch::channel(());
-        Self { state, stirred: Notify::new(), changed, calls, cluster, api, accounts, began: Instant::now() }
+        Self { state, stirred: Notify::new(), changed, daemon, cluster, api, accounts, began: Instant::now() }
     }
 
     pub(super) fn now(&self) -> Duration {
@@ -120,11 +144,6 @@ impl Shared {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn knows_enough(&self) -> bool {
-        let state = self.state();
-        state.has_seen && state.has_learnt
     }
 
     /// Looks at what is known.
@@ -189,7 +208,6 @@ impl Shared {
             outbox.answer(decision, vec![answer]);
         }
         outbox.touch(now);
-        outbox.flush(now, || state.translator.picture());
         drop(state);
         if !submit.is_empty() {
             tasks.spawn(self.clone().submit(submit));
@@ -228,7 +246,7 @@ impl Shared {
     }
 
     async fn ask_for_jobs(&self) -> Option<Vec<JobStatus>> {
-        let asked = timeout(ANSWER, self.calls.jobs_of(&self.cluster, self.api == Api::Rest)).await;
+        let asked = timeout(ANSWER, self.daemon.jobs_of(&self.cluster, self.api == Api::Rest)).await;
         match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
             Ok(jobs) => Some(jobs),
             Err(status) => {
@@ -246,7 +264,7 @@ impl Shared {
     }
 
     async fn submit_one(&self, application: String, spec: JobSpec) {
-        let asked = timeout(ANSWER, self.calls.submit(&spec, &self.cluster, &application)).await;
+        let asked = timeout(ANSWER, self.daemon.submit(&spec, &self.cluster, &application)).await;
         let answer = match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
             Ok(job) => {
                 tracing::info!(application, job, name = spec.name, "submitted an application's job");
@@ -259,7 +277,7 @@ impl Shared {
     }
 
     async fn cancel(self: Arc<Self>, job: u64) {
-        let asked = timeout(ANSWER, self.calls.cancel(job)).await;
+        let asked = timeout(ANSWER, self.daemon.cancel(job)).await;
         match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
             Ok(()) => tracing::info!(job, "cancelled the job of an application that was killed"),
             // It has ended otherwise.
@@ -267,23 +285,6 @@ impl Shared {
             Err(status) => {
                 tracing::warn!(job, %status, "can't cancel the job of an application that was killed; trying again");
                 self.look(|translator, _| translator.cancel_failed(job));
-            }
-        }
-    }
-
-    fn hear(&self, outbox: &mut Outbox, heard: Heard) {
-        let (mut state, now) = (self.state(), self.now());
-        match heard {
-            Heard::Opened(stream) => outbox.open(stream, state.translator.picture()),
-            Heard::Attached => {
-                tracing::info!("attached");
-                state.translator.attached();
-            }
-            Heard::Lost => outbox.close(),
-            Heard::Plan(plan) => {
-                let decision = plan.decision;
-                outbox.answer(decision, state.translator.plan(now, plan));
-                outbox.touch(now);
             }
         }
     }

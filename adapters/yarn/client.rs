@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::runtime;
 use tonic::{Code, Status};
 use trainmaster_core::JobSpec;
+use trainmaster_manager::{AdapterCommand, CommandAnswer, Daemon as _, DaemonAddress, Remote};
 use trainmaster_net::secret;
 
 use super::{
@@ -26,10 +27,6 @@ use super::{
     rest,
     secret::SecretHash,
     translator::alone,
-};
-use crate::{
-    AdapterCommand, Answer, Daemon,
-    attach::{Calls, Link},
 };
 
 /// Names the configuration file.
@@ -91,7 +88,7 @@ fn logged_in() -> Result<String> {
     Ok(String::from_utf8(said.stdout)?.trim_end().to_owned())
 }
 
-fn submit(config: &Config, user: &str, text: &str, daemon: &Daemon) -> Result<Answer> {
+fn submit(config: &Config, user: &str, text: &str, daemon: &DaemonAddress) -> Result<CommandAnswer> {
     let spec = jobfile::read(text, user, "", config.accounts).map_err(|problem| anyhow!(problem))?;
     if config.master.classpath.is_empty() {
         bail!("master.classpath isn't set; say where the nodes have the ApplicationMaster");
@@ -124,7 +121,7 @@ fn submit(config: &Config, user: &str, text: &str, daemon: &Daemon) -> Result<An
             (spec.name, Some(job))
         }
     };
-    Ok(Answer {
+    Ok(CommandAnswer {
         text: format!("{application} ({name}) submitted"),
         json: match job {
             None => json!({ "application": application, "name": name }),
@@ -135,19 +132,20 @@ fn submit(config: &Config, user: &str, text: &str, daemon: &Daemon) -> Result<An
 
 /// The daemon, as the command line names it.
 struct Scheduler<'a> {
-    daemon: &'a Daemon,
+    daemon: &'a DaemonAddress,
     token: Option<String>,
 }
 
 impl<'a> Scheduler<'a> {
-    fn new(daemon: &'a Daemon) -> Result<Self> {
+    fn new(daemon: &'a DaemonAddress) -> Result<Self> {
         let read = |path: &PathBuf| secret::read(path).map_err(|problem| anyhow!("token file {problem}"));
         Ok(Self { daemon, token: daemon.token_file.as_ref().map(read).transpose()? })
     }
 
-    fn calls(&self) -> Result<Calls> {
-        let Daemon { address, ca, certificate, .. } = self.daemon;
-        Ok(Link::certified(address, self.token.as_deref(), ca.as_deref(), certificate.as_ref())?.calls())
+    /// Needs a Tokio runtime.
+    fn remote(&self) -> Result<Remote> {
+        let DaemonAddress { address, ca, certificate, .. } = self.daemon;
+        Ok(Remote::new(address, self.token.as_deref(), ca.as_deref(), certificate.as_ref())?)
     }
 
     fn said(&self, status: &Status) -> anyhow::Error {
@@ -158,17 +156,17 @@ impl<'a> Scheduler<'a> {
     /// taken.
     fn register(&self, cluster: &str, application: &str, mut spec: JobSpec) -> Result<(u64, JobSpec)> {
         apart(async {
-            let calls = self.calls()?;
+            let remote = self.remote()?;
             // Another job's name is no reason to reject it.
             let own = JobSpec { name: jobfile::numbered(&spec.name, application), ..spec.clone() };
-            let verdict = calls.admit(&own).await.map_err(|status| self.said(&status))?;
+            let verdict = remote.admit(&own).await.map_err(|status| self.said(&status))?;
             if !verdict.admitted {
                 bail!("Refused by Trainmaster: {}", verdict.reason);
             }
-            let mut asked = calls.submit(&spec, cluster, application).await;
+            let mut asked = remote.submit(&spec, cluster, application).await;
             if asked.as_ref().is_err_and(|status| status.code() == Code::AlreadyExists) {
                 spec = own;
-                asked = calls.submit(&spec, cluster, application).await;
+                asked = remote.submit(&spec, cluster, application).await;
             }
             let job = asked.map_err(|status| self.said(&status))?;
             Ok((job, spec))
@@ -176,7 +174,7 @@ impl<'a> Scheduler<'a> {
     }
 
     fn cancel(&self, job: u64) -> Result<()> {
-        apart(async { self.calls()?.cancel(job).await.map_err(|status| self.said(&status)) })
+        apart(async { self.remote()?.cancel(job).await.map_err(|status| self.said(&status)) })
     }
 }
 
@@ -229,13 +227,13 @@ fn submission(config: &Config, application: &str, spec: &JobSpec, text: &str, se
     })
 }
 
-fn kill(config: &Config, user: &str, application: &str) -> Result<Answer> {
+fn kill(config: &Config, user: &str, application: &str) -> Result<CommandAnswer> {
     if !rest::is_application(application) {
         bail!("{application:?} is no application's id, such as application_1700000000000_0001");
     }
     let path = format!("apps/{application}/state?user.name={user}");
     call(config, Method::PUT, &path, json!({ "state": "KILLED" }).to_string())?;
-    Ok(Answer { text: format!("{application} is being killed"), json: json!({ "application": application }) })
+    Ok(CommandAnswer { text: format!("{application} is being killed"), json: json!({ "application": application }) })
 }
 
 fn call(config: &Config, method: Method, path: &str, json: String) -> Result<Vec<u8>> {
@@ -287,8 +285,8 @@ mod tests {
         (Config::parse(&text, "test").unwrap(), asked)
     }
 
-    fn nowhere() -> Daemon {
-        Daemon { address: "http://127.0.0.1:1".into(), token_file: None, ca: None, certificate: None }
+    fn nowhere() -> DaemonAddress {
+        DaemonAddress { address: "http://127.0.0.1:1".into(), token_file: None, ca: None, certificate: None }
     }
 
     const NEW: (&str, &str) =

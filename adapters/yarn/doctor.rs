@@ -15,7 +15,7 @@ use super::{
     rest::{self, Found},
     server,
 };
-use crate::{Check, Launch, Verdict};
+use trainmaster_manager::{Check, Launch, Verdict};
 
 /// What the ResourceManager's settings have to be: each with the class that has to be in it.
 const PLUG_INS: [(&str, &str); 3] = [

@@ -1,7 +1,11 @@
 //! This adapter's line in the registry.
 
+use std::sync::Arc;
+
+use trainmaster_manager::{AdapterInfo, Check, Daemon, Launch, Running, Shutdown};
+
 use super::{Config, doctor, run};
-use crate::{AdapterInfo, Check, FileError, Launch, Running, Shutdown, file};
+use crate::{FileError, file};
 
 /// What hosts know of this adapter.
 pub const INFO: AdapterInfo = AdapterInfo {
@@ -13,9 +17,9 @@ pub const INFO: AdapterInfo = AdapterInfo {
     start,
 };
 
-fn start(launch: Launch, shutdown: Shutdown) -> anyhow::Result<Running> {
+fn start(launch: Launch, daemon: Arc<dyn Daemon>, shutdown: Shutdown) -> anyhow::Result<Running> {
     let config = config(&launch)?;
-    Ok(Box::pin(async move { Ok(run(config, launch, shutdown).await?) }))
+    Ok(Box::pin(async move { Ok(run(config, launch, daemon, shutdown).await?) }))
 }
 
 fn examine(launch: &Launch) -> Vec<Check> {
@@ -30,8 +34,12 @@ fn config(launch: &Launch) -> Result<Config, FileError> {
 mod tests {
     use std::time::Duration;
 
+    use trainmaster_manager::{
+        Verdict,
+        testing::{away, launch},
+    };
+
     use super::*;
-    use crate::Verdict;
 
     #[test]
     fn the_sample_has_every_setting() {
@@ -50,11 +58,10 @@ mod tests {
     #[tokio::test]
     async fn it_waits_for_plug_ins_that_are_away_and_ends() {
         let folder = tempfile::tempdir().unwrap();
-        let info = crate::by_name("yarn").unwrap();
-        assert!((info.start)(Launch::for_test(folder.path(), Some("pol = 1")), Box::pin(async {})).is_err());
+        let info = INFO;
+        assert!((info.start)(launch(folder.path(), Some("pol = 1")), away(), Box::pin(async {})).is_err());
         let shutdown = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
-        let running =
-            (info.start)(Launch::for_test(folder.path(), Some("listen = \"127.0.0.1:0\"")), shutdown).unwrap();
+        let running = (info.start)(launch(folder.path(), Some("listen = \"127.0.0.1:0\"")), away(), shutdown).unwrap();
         running.await.unwrap();
     }
 
@@ -76,7 +83,7 @@ mod tests {
             ),
         ] {
             let running =
-                (INFO.start)(Launch::for_test(folder.path(), Some(&config)), Box::pin(std::future::pending())).unwrap();
+                (INFO.start)(launch(folder.path(), Some(&config)), away(), Box::pin(std::future::pending())).unwrap();
             let error = format!("{:#}", running.await.unwrap_err());
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         }
@@ -86,9 +93,9 @@ mod tests {
     fn the_doctor_names_what_is_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let config = "listen = \"127.0.0.1:0\"\nresourcemanager = \"http://127.0.0.1:1\"";
-        let checks = (INFO.doctor)(&Launch::for_test(folder.path(), Some(config)));
+        let checks = (INFO.doctor)(&launch(folder.path(), Some(config)));
         let bad = checks.iter().find(|check| check.verdict == Verdict::Bad).unwrap();
         assert!(bad.name == "resourcemanager" && bad.detail.contains("127.0.0.1:1"), "{bad:?}");
-        assert_eq!((INFO.doctor)(&Launch::for_test(folder.path(), Some("oops")))[0].verdict, Verdict::Bad);
+        assert_eq!((INFO.doctor)(&launch(folder.path(), Some("oops")))[0].verdict, Verdict::Bad);
     }
 }

@@ -48,14 +48,6 @@ pub mod wire {
 /// The adapter can't run. What goes wrong with YARN or with the daemon is reported and survived instead.
 #[derive(Debug, Error)]
 pub enum YarnError {
-    /// The daemon's address or certificate can't be used.
-    #[error("daemon {address:?}: {problem}; write http://host:port, or https://host:port")]
-    Daemon {
-        /// What was given.
-        address: String,
-        /// What is wrong.
-        problem: String,
-    },
     /// Nobody can reach this adapter.
     #[error("listen = {address}: {error}")]
     Listen {

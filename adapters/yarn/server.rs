@@ -122,7 +122,7 @@ impl Bridge for BridgeService {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         spec.name = jobfile::numbered(&spec.name, &nanos.to_string());
         let late = |_| Status::unavailable(format!("the scheduler didn't answer within {ADMIT:?}"));
-        let asked = timeout(ADMIT, self.shared.calls.admit(&spec)).await.map_err(late)?;
+        let asked = timeout(ADMIT, self.shared.daemon.admit(&spec)).await.map_err(late)?;
         let reply = asked.map_err(|status| Status::unavailable(format!("the scheduler: {}", status.message())))?;
         Ok(Response::new(wire::Verdict { admitted: reply.admitted, reason: reply.reason }))
     }
@@ -189,12 +189,12 @@ mod tests {
         Code,
         transport::{Certificate, Channel, ClientTlsConfig},
     };
+    use trainmaster_manager::testing::{away, launch};
 
     use super::{
         super::{door::APPLICATION, entry::INFO, wire::bridge_client::BridgeClient},
         *,
     };
-    use crate::Launch;
 
     const TOKEN: &str = "correct-horse-battery";
 
@@ -210,8 +210,8 @@ mod tests {
         let token = path("token", &format!("{TOKEN}\n"));
         let text =
             format!("listen = \"{address}\"\ntls = {{ cert = {cert:?}, key = {key:?} }}\ntoken_file = {token:?}\n");
-        let launch = Launch::for_test(folder, Some(&text));
-        tokio::spawn((INFO.start)(launch, Box::pin(std::future::pending())).unwrap());
+        let launch = launch(folder, Some(&text));
+        tokio::spawn((INFO.start)(launch, away(), Box::pin(std::future::pending())).unwrap());
         Certificate::from_pem(pair.cert.pem())
     }
 
@@ -266,9 +266,9 @@ mod tests {
     async fn nothing_is_read_of_who_shows_no_token() {
         let folder = tempfile::tempdir().unwrap();
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let launch = Launch::for_test(folder.path(), Some(&format!("listen = \"{address}\"")));
+        let launch = launch(folder.path(), Some(&format!("listen = \"{address}\"")));
         let own = launch.state_dir.join(super::TOKEN);
-        tokio::spawn((INFO.start)(launch, Box::pin(std::future::pending())).unwrap());
+        tokio::spawn((INFO.start)(launch, away(), Box::pin(std::future::pending())).unwrap());
         let body_read = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let stream = loop {
             match tokio::net::TcpStream::connect(address).await {

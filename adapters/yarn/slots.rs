@@ -1,10 +1,7 @@
 //! Slots of jobs, as allocation requests name them.
 
 use trainmaster_core::Role;
-use trainmaster_proto::v1::SlotRole;
-
-/// A slot within an incarnation of a job.
-pub(crate) type SlotId = (Role, u32);
+use trainmaster_manager::SlotId;
 
 /// Bits of a slot's index; the one above them is the role.
 const INDEX_BITS: u32 = 31;
@@ -28,8 +25,8 @@ impl AllocationRequest {
         if !(1..=LARGEST).contains(&incarnation) {
             return Err(format!("incarnation {incarnation} has no allocation request; allowed are 1 to {LARGEST}"));
         }
-        if slot.1 > LARGEST {
-            return Err(format!("{} has no allocation request; allowed are indices up to {LARGEST}", slot_name(slot)));
+        if slot.index > LARGEST {
+            return Err(format!("{} has no allocation request; allowed are indices up to {LARGEST}", slot));
         }
         Ok(Self { incarnation, slot })
     }
@@ -39,12 +36,12 @@ impl AllocationRequest {
         let incarnation = u32::try_from(id >> 32).ok()?;
         let low = id as u32;
         let role = if low > LARGEST { Role::Server } else { Role::Worker };
-        Self::new(incarnation, (role, low & LARGEST)).ok()
+        Self::new(incarnation, SlotId::new(role, low & LARGEST)).ok()
     }
 
     pub(crate) fn id(self) -> i64 {
-        let role = i64::from(self.slot.0 == Role::Server) << INDEX_BITS;
-        i64::from(self.incarnation) << 32 | role | i64::from(self.slot.1)
+        let role = i64::from(self.slot.role == Role::Server) << INDEX_BITS;
+        i64::from(self.incarnation) << 32 | role | i64::from(self.slot.index)
     }
 
     pub(crate) fn incarnation(self) -> u32 {
@@ -53,22 +50,6 @@ impl AllocationRequest {
 
     pub(crate) fn slot(self) -> SlotId {
         self.slot
-    }
-}
-
-/// A slot, in words.
-pub(crate) fn slot_name((role, index): SlotId) -> String {
-    match role {
-        Role::Worker => format!("worker {index}"),
-        Role::Server => format!("server {index}"),
-    }
-}
-
-/// The role as the manager protocol has it.
-pub(crate) fn role_to_wire(role: Role) -> SlotRole {
-    match role {
-        Role::Worker => SlotRole::Worker,
-        Role::Server => SlotRole::Server,
     }
 }
 
@@ -81,11 +62,11 @@ mod tests {
     #[test]
     fn ids_are_as_documented() {
         let id = |incarnation, slot| AllocationRequest::new(incarnation, slot).map(AllocationRequest::id);
-        assert_eq!(id(1, (Role::Worker, 0)), Ok(0x1_0000_0000));
-        assert_eq!(id(2, (Role::Server, 3)), Ok(0x2_8000_0003));
-        assert_eq!(id(LARGEST, (Role::Server, LARGEST)), Ok(i64::MAX));
-        assert!(id(0, (Role::Worker, 0)).unwrap_err().contains("incarnation 0"));
-        assert!(id(1, (Role::Server, 1 << 31)).unwrap_err().contains("server 2147483648"));
+        assert_eq!(id(1, SlotId::new(Role::Worker, 0)), Ok(0x1_0000_0000));
+        assert_eq!(id(2, SlotId::new(Role::Server, 3)), Ok(0x2_8000_0003));
+        assert_eq!(id(LARGEST, SlotId::new(Role::Server, LARGEST)), Ok(i64::MAX));
+        assert!(id(0, SlotId::new(Role::Worker, 0)).unwrap_err().contains("incarnation 0"));
+        assert!(id(1, SlotId::new(Role::Server, 1 << 31)).unwrap_err().contains("server 2147483648"));
         for foreign in [0, -1, 7, u32::MAX.into(), i64::MIN] {
             assert_eq!(AllocationRequest::from_id(foreign), None, "{foreign}");
         }
@@ -94,7 +75,7 @@ mod tests {
     proptest! {
         #[test]
         fn ids_are_read_back(incarnation in 1..=LARGEST, server: bool, index in 0..=LARGEST) {
-            let slot = (if server { Role::Server } else { Role::Worker }, index);
+            let slot = SlotId::new(if server { Role::Server } else { Role::Worker }, index);
             let request = AllocationRequest::new(incarnation, slot).unwrap();
             prop_assert!(request.id() > 0);
             prop_assert_eq!(AllocationRequest::from_id(request.id()), Some(request));

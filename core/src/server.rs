@@ -207,7 +207,7 @@ pub struct Server {
     /// The last measurement. None if the manager doesn't measure.
     pub measured: Option<Arc<Measured>>,
     /// Thousandths of its devices, CPUs and bandwidth that can be reserved. 1000 unless the pool
-    /// [overbooks](crate::settings::ShapeRules::overbook).
+    /// [oversubscribes](crate::settings::ShapeRules::oversubscribe).
     pub bookable: u16,
 }
 
@@ -239,7 +239,7 @@ impl Server {
         left
     }
 
-    /// Amounts that can be reserved: capacity − foreign, and more of shareable resources if the pool overbooks.
+    /// Amounts that can be reserved: capacity − foreign, and more of shareable resources if the pool oversubscribes.
     pub fn reservable(&self) -> Amounts {
         let mut usable = self.left_by_others();
         if self.present && self.bookable > 1000 {

@@ -80,12 +80,12 @@ pub struct ShapeRules {
     /// Thousandths of each device, CPU and bandwidth that may be reserved: 1000, or more where tasks may share what they
     /// don't use up. Only on servers that list their devices. CPUs and bandwidth for every engine; two tasks come to one
     /// whole device only under engines that go by what is measured.
-    pub overbook: u16,
+    pub oversubscribe: u16,
 }
 
 impl Default for ShapeRules {
     fn default() -> Self {
-        Self { equal_per_server: false, colocate: true, grow_in_place: true, overbook: 1000 }
+        Self { equal_per_server: false, colocate: true, grow_in_place: true, oversubscribe: 1000 }
     }
 }
 
@@ -245,7 +245,9 @@ struct ShapeFile {
     equal_per_server: Option<bool>,
     colocate: Option<bool>,
     grow_in_place: Option<bool>,
-    overbook: Option<f64>,
+    /// The former name is still read.
+    #[serde(alias = "overbook")]
+    oversubscribe: Option<f64>,
 }
 
 #[derive(Deserialize, Default)]
@@ -335,11 +337,11 @@ impl Settings {
                 equal_per_server: file.shape.equal_per_server.unwrap_or(shape.equal_per_server),
                 colocate: file.shape.colocate.unwrap_or(shape.colocate),
                 grow_in_place: file.shape.grow_in_place.unwrap_or(shape.grow_in_place),
-                overbook: match file.shape.overbook {
-                    None => shape.overbook,
+                oversubscribe: match file.shape.oversubscribe {
+                    None => shape.oversubscribe,
                     Some(times) if (1.0..=8.0).contains(&times) => libm::round(times * 1000.0) as u16,
                     Some(times) => {
-                        return Err(SettingsError::new("shape.overbook", format!("{times} must be from 1 to 8")));
+                        return Err(SettingsError::new("shape.oversubscribe", format!("{times} must be from 1 to 8")));
                     }
                 },
             },
@@ -394,6 +396,14 @@ mod tests {
     }
 
     #[test]
+    fn the_former_name_of_oversubscribe_is_read() {
+        let of = |text: &str| Settings::from_toml(text).map(|settings| settings.shape.oversubscribe);
+        assert_eq!(of("[shape]\noverbook = 2.5"), of("[shape]\noversubscribe = 2.5"));
+        assert_eq!(of("[shape]\noverbook = 2.5").unwrap(), 2500);
+        assert!(of("[shape]\noverbook = 2.5\noversubscribe = 2.5").is_err(), "one of the two");
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (text, expected) in [
             ("stability = \"maybe\"", "stability"),
@@ -401,7 +411,7 @@ mod tests {
             ("refusal_backoff = \"x\"", "refusal_backoff"),
             ("[parameters]\na = []", "parameters.a"),
             ("[caps]\nutility = -1", "caps.utility"),
-            ("[shape]\noverbook = 0.5", "shape.overbook"),
+            ("[shape]\noversubscribe = 0.5", "shape.oversubscribe"),
         ] {
             assert!(Settings::from_toml(text).unwrap_err().to_string().contains(expected), "{text}");
         }

@@ -327,9 +327,9 @@ fn fair_gives_no_credit_to_new_and_held_jobs() {
     assert_eq!(sums(&seen), [4, 4, 4], "{seen:?}");
 }
 
-/// GPUs that are overbooked by a factor of up to two.
+/// GPUs that are oversubscribed by a factor of up to two.
 fn shared(engine: &str) -> Settings {
-    let shape = ShapeRules { overbook: 2000, ..ShapeRules::default() };
+    let shape = ShapeRules { oversubscribe: 2000, ..ShapeRules::default() };
     Settings { shape, ..plain(engine) }
 }
 

@@ -12,10 +12,10 @@ use trainmaster_core::{
 
 const MINUTE: i64 = 60_000;
 
-fn mlfs(flags: &[(&str, bool)], overbook: u16) -> Settings {
+fn mlfs(flags: &[(&str, bool)], oversubscribe: u16) -> Settings {
     let flags: Vec<_> = flags.iter().map(|(name, on)| (*name, Parameter::Flag(*on))).collect();
     let mut settings = plain_with("mlfs", &flags);
-    settings.shape.overbook = overbook;
+    settings.shape.oversubscribe = oversubscribe;
     settings
 }
 
@@ -198,9 +198,9 @@ fn measured_use_counts_not_reservations() {
 }
 
 #[test]
-fn measured_tasks_share_a_gpu_where_the_pool_overbooks() {
-    let two = |overbook: u16, measured: Option<u16>| {
-        let mut scheduler = cluster(mlfs(&[], overbook), &[gpus("s0", 1)]);
+fn measured_tasks_share_a_gpu_where_the_pool_oversubscribes() {
+    let two = |oversubscribe: u16, measured: Option<u16>| {
+        let mut scheduler = cluster(mlfs(&[], oversubscribe), &[gpus("s0", 1)]);
         let first = submit(&mut scheduler, 0, fixed("first", 1));
         scheduler.decide(Time(0));
         observe(&mut scheduler, 1, first);
@@ -215,7 +215,7 @@ fn measured_tasks_share_a_gpu_where_the_pool_overbooks() {
         runs(&scheduler, &[first, second])
     };
     assert_eq!(two(2000, Some(400)), [true, true]);
-    assert_eq!(two(1000, Some(400)), [true, false], "the pool doesn't overbook");
+    assert_eq!(two(1000, Some(400)), [true, false], "the pool doesn't oversubscribe");
     assert_eq!(two(2000, None), [true, false], "nobody knows what it uses");
     assert_eq!(two(2000, Some(500)), [true, false], "both would use more than nine tenths");
 }

@@ -53,7 +53,7 @@ fn check(engine: &str, workload: &Workload, report: &Report) {
         }
     }
     // Relative to what can be reserved.
-    let most = f64::from(workload.overbook.max(1000)) / 1000.0 + 1e-9;
+    let most = f64::from(workload.oversubscribe.max(1000)) / 1000.0 + 1e-9;
     assert!(report.utilisation <= most && report.cpu_utilisation <= most);
     assert!(report.edge_utilisation <= most);
     let labels = |server: &ServerSpec| server.labels.keys().any(|label| label == "zone" || label.starts_with("upload"));

@@ -183,7 +183,7 @@ fn release(core: &Scheduler) -> Vec<Issue> {
 /// fallback = "fifo"                  # takes over ...
 /// fallback_after = 3                 # ... after so many failures in a row
 /// stability = { min_run = "5m", rescales_per_hour = 4, payback = 2.0 }    # or "off"
-/// shape = { equal_per_server = false, colocate = true, grow_in_place = true, overbook = 1.0 }
+/// shape = { equal_per_server = false, colocate = true, grow_in_place = true, oversubscribe = 1.0 }
 /// caps = { urgency = 10 }            # also utility: the most that owners may claim
 /// queues = {}                        # such as { batch = { gpu = 8, memory = "1TiB" } }: the most they may have
 /// tenants = {}                       # likewise

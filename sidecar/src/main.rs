@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use trainmaster_sidecar::cli::{Cli, run};
+use trainmaster_adapters::ADAPTERS;
+use trainmaster_sidecar::cli;
 
 fn main() -> ExitCode {
-    run(Cli::parse())
+    cli::run(ADAPTERS)
 }

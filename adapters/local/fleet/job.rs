@@ -5,13 +5,13 @@ use std::{
     time::Duration,
 };
 
+use trainmaster_core::Role;
+use trainmaster_manager::{Placement, SlotId};
+
 use super::{
-    super::{
-        HOPELESS_EXIT, RESTART_ALL_EXITS,
-        slot::{Placement, Role, SlotId},
-    },
+    super::{HOPELESS_EXIT, RESTART_ALL_EXITS},
     Action, Failure, Policy, Step,
-    plan::{Goal, Run, Wanted},
+    plan::{Goal, Run, Wanted, fingerprint},
 };
 
 /// What a process has been told about leaving.
@@ -150,7 +150,7 @@ impl Job {
                 // The count stays: a program that can't run doesn't get better by being moved.
                 self.strikes.values_mut().for_each(|strikes| strikes.not_before = Duration::ZERO);
             }
-            let holds = run.token.fingerprint();
+            let holds = fingerprint(&run.token);
             for process in self.processes.values_mut().filter(|process| process.holds.is_some()) {
                 process.stranger |= self.name != wanted.name || process.holds.as_ref() != Some(&holds);
             }
@@ -386,7 +386,9 @@ impl Job {
         if self.has_left() {
             return;
         }
-        for (slot, placement) in &run.slots {
+        // Parameter servers first: workers look for them.
+        let (workers, servers): (Vec<_>, Vec<_>) = run.slots.iter().partition(|(slot, _)| slot.role == Role::Worker);
+        for (slot, placement) in servers.into_iter().chain(workers) {
             let key = (run.incarnation, *slot);
             if self.processes.contains_key(&key) {
                 continue;

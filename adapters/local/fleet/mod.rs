@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use trainmaster_manager::{Answer, Follower, Follows, Named, Order, Placement, SlotId, Taken};
 use trainmaster_proto::v1;
 
 pub(crate) use self::job::{Exit, Signal};
@@ -21,11 +22,7 @@ use self::{
     job::{Job, Now},
     plan::{Resolve, Run, Wanted},
 };
-use super::{
-    cluster::Cluster,
-    slot::{Placement, ProcessId, SlotId},
-};
-use crate::attach::Answer;
+use super::{cluster::Cluster, slot::ProcessId};
 
 /// Jobs that ended and that the plan still names; beyond these the oldest are forgotten.
 const KEPT_OUTCOMES: usize = 256;
@@ -113,19 +110,17 @@ pub(crate) struct Fleet {
     jobs: BTreeMap<u64, Job>,
     /// Jobs whose last plan was refused, with their names: not ended, so their files stay.
     refused: BTreeMap<u64, String>,
-    /// (term, decision) of the newest plan.
-    stamp: Option<(u64, u64)>,
-    /// When the plan's time runs out.
-    expires: Option<Duration>,
+    follower: Follower,
+    /// What the plan at hand changes.
+    changed: Vec<(u64, Wanted)>,
+    resolve: Resolve,
     attached: Option<Duration>,
     claims_end: Option<Duration>,
-    /// The next plan is the first since the daemon came (back): all of it is answered.
-    answer_all: bool,
     ending: bool,
 }
 
 impl Fleet {
-    pub(crate) fn new(cluster: Arc<Cluster>, policy: Policy, adopted: Vec<Adopted>) -> Self {
+    pub(crate) fn new(cluster: Arc<Cluster>, policy: Policy, resolve: Resolve, adopted: Vec<Adopted>) -> Self {
         let mut jobs: BTreeMap<u64, Job> = BTreeMap::new();
         for Adopted { id, name, placement, token } in adopted {
             let job = jobs.entry(id.job).or_insert_with(|| Job::unclaimed(name));
@@ -136,11 +131,11 @@ impl Fleet {
             policy,
             jobs,
             refused: BTreeMap::new(),
-            stamp: None,
-            expires: None,
+            follower: Follower::default(),
+            changed: Vec::new(),
+            resolve,
             attached: None,
             claims_end: None,
-            answer_all: true,
             ending: false,
         }
     }
@@ -148,7 +143,7 @@ impl Fleet {
     /// The daemon listens.
     pub(crate) fn attached(&mut self, now: Duration) {
         self.attached = Some(now);
-        self.answer_all = true;
+        self.follower.attached();
     }
 
     /// The daemon is away.
@@ -166,56 +161,18 @@ impl Fleet {
         self.jobs.values().all(|job| job.processes.is_empty())
     }
 
-    /// Takes a plan over, as far as it makes sense; answers for each job that it changes.
-    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan, resolve: Resolve<'_>) -> Vec<Answer> {
-        let stamp = (plan.term, plan.decision);
-        if self.stamp.is_some_and(|applied| stamp < applied) {
-            tracing::warn!(?stamp, applied = ?self.stamp, "ignoring a plan older than the one in force");
-            return Vec::new();
-        }
-        self.stamp = Some(stamp);
-        let ttl = u64::try_from(plan.ttl_ms).unwrap_or(0);
-        self.expires = (ttl > 0).then(|| now.saturating_add(Duration::from_millis(ttl)));
+    /// Takes a plan over. Returns answers for the jobs that it changes.
+    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
         self.claims_end.get_or_insert(now.saturating_add(self.policy.claim));
-        let answer_all = std::mem::take(&mut self.answer_all) || !plan.full;
-
-        if plan.full {
-            self.refused.clear();
-        }
-        let mut answers = Vec::new();
-        let mut changed: Vec<(u64, Wanted)> = Vec::new();
-        let mut named = BTreeSet::new();
-        for job in plan.jobs {
-            let id = job.job;
-            if !named.insert(id) {
-                answers.push(Answer::refused(id, "the plan names this job twice".into()));
-                continue;
-            }
-            self.refused.remove(&id);
-            let name = job.name.clone();
-            match plan::read(job, &self.cluster, resolve) {
-                Err(cause) => answers.push(self.refuse(id, name, cause)),
-                Ok(wanted) if self.jobs.get(&id).and_then(|job| job.wanted.as_ref()) != Some(&wanted) => {
-                    changed.push((id, wanted));
-                }
-                Ok(_) if answer_all => answers.push(Answer::accepted(id)),
-                Ok(_) => {}
-            }
-        }
-        if plan.full {
-            for (_, job) in self.jobs.iter_mut().filter(|(id, _)| !named.contains(id)) {
-                job.drop_plan();
-            }
-        }
-        for (id, name, cause) in capacity::prune(&self.cluster, &self.jobs, &mut changed) {
-            answers.push(self.refuse(id, name, cause));
-        }
-        for (id, wanted) in changed {
-            answers.push(Answer::accepted(id));
-            self.jobs.entry(id).or_default().plan(wanted);
-        }
-        self.bound_outcomes();
+        let mut follower = std::mem::take(&mut self.follower);
+        let answers = follower.follow(now, plan, self);
+        self.follower = follower;
         answers
+    }
+
+    /// Whether a full plan came: what it didn't name has ended.
+    pub(crate) fn knows_all(&self) -> bool {
+        self.follower.knows_all()
     }
 
     /// A process is gone. If it failed, returns what people should know: how, how often by now, and what follows.
@@ -238,7 +195,7 @@ impl Fleet {
         for (id, job) in &mut self.jobs {
             job.reconcile(*id, now, &self.policy, &mut step);
         }
-        if let Some(expires) = self.expires {
+        if let Some(expires) = self.follower.expires() {
             step.wake_at(expires);
         }
         step
@@ -272,20 +229,20 @@ impl Fleet {
     fn now(&self, at: Duration) -> Now {
         Now {
             at,
-            standing: self.expires.is_none_or(|expires| at < expires),
+            standing: self.follower.expires().is_none_or(|expires| at < expires),
             ending: self.ending,
             attached: self.attached,
             claims_end: self.claims_end,
         }
     }
 
-    /// A refused plan changes nothing.
-    fn refuse(&mut self, id: u64, name: String, cause: String) -> Answer {
+    /// A refused plan changes nothing. Returns the cause.
+    fn refuse(&mut self, id: u64, name: String, cause: String) -> String {
         self.refused.insert(id, name);
         if let Some(job) = self.jobs.get_mut(&id) {
             job.hold(self.policy.grace);
         }
-        Answer::refused(id, cause)
+        cause
     }
 
     fn bound_outcomes(&mut self) {
@@ -294,5 +251,44 @@ impl Fleet {
         for id in ended.iter().take(ended.len().saturating_sub(KEPT_OUTCOMES)) {
             self.jobs.remove(id);
         }
+    }
+}
+
+impl Follows for Fleet {
+    fn devices(&self, server: &str) -> Option<Option<usize>> {
+        Some(Some(self.cluster.server(server)?.devices().len()))
+    }
+
+    fn order(&mut self, _: Duration, job: &Named, order: Result<Order, String>) -> Taken {
+        self.refused.remove(&job.job);
+        match order.and_then(|order| Wanted::of(order, &self.cluster, &self.resolve)) {
+            Err(cause) => Taken::Refused(self.refuse(job.job, job.name.clone(), cause)),
+            Ok(wanted) if self.jobs.get(&job.job).and_then(|job| job.wanted.as_ref()) == Some(&wanted) => Taken::Same,
+            Ok(wanted) => {
+                self.changed.push((job.job, wanted));
+                Taken::Later
+            }
+        }
+    }
+
+    fn unlisted(&mut self, _: Duration, _: u64, listed: &BTreeSet<u64>) {
+        self.refused.retain(|job, _| listed.contains(job));
+        for (_, job) in self.jobs.iter_mut().filter(|(id, _)| !listed.contains(id)) {
+            job.drop_plan();
+        }
+    }
+
+    fn taken(&mut self, _: Duration) -> Vec<Answer> {
+        let mut changed = std::mem::take(&mut self.changed);
+        let mut answers = Vec::new();
+        for (id, name, cause) in capacity::prune(&self.cluster, &self.jobs, &mut changed) {
+            answers.push(Answer::refused(id, self.refuse(id, name, cause)));
+        }
+        for (id, wanted) in changed {
+            answers.push(Answer::accepted(id));
+            self.jobs.entry(id).or_default().plan(wanted);
+        }
+        self.bound_outcomes();
+        answers
     }
 }

@@ -3,7 +3,6 @@
 use trainmaster_proto::v1::{ObservedJob, ObservedPhase};
 
 use super::{
-    super::slot::to_wire,
     job::{Job, Now, Outcome},
     plan::Goal,
 };
@@ -21,7 +20,7 @@ pub(super) fn job(id: u64, job: &Job, now: Now) -> ObservedJob {
         slots: job
             .processes
             .iter()
-            .map(|(&(incarnation, slot), process)| to_wire(slot, &process.placement, rests(incarnation, slot)))
+            .map(|(&(incarnation, slot), process)| process.placement.to_wire(slot, rests(incarnation, slot)))
             .collect(),
         phase: phase(job, now, incarnation).into(),
         message: job.note.clone(),

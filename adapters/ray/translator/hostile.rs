@@ -28,11 +28,11 @@ fn plan(job: u64, decision: u64) -> v1::Plan {
     v1::Plan { term: 1, decision, jobs: vec![job], full: true, ..v1::Plan::default() }
 }
 
-/// What the daemon would do with a picture: it must be able to read all of it, and take the servers.
-fn told(picture: Picture) -> Result<(), TestCaseError> {
+/// What the daemon would do with a snapshot: it must be able to read all of it, and take the servers.
+fn told(snapshot: Snapshot) -> Result<(), TestCaseError> {
     let kind = v1::observation::Kind::Snapshot(v1::Snapshot {
-        servers: picture.servers.values().cloned().collect(),
-        jobs: picture.jobs.into_values().collect(),
+        servers: snapshot.servers.values().cloned().collect(),
+        jobs: snapshot.jobs.into_values().collect(),
         owns_queue: false,
         takes_submissions: false,
     });
@@ -159,8 +159,8 @@ proptest! {
         for (at, view) in (1..).zip(views) {
             let now = Duration::from_secs(100 * at);
             translator.see(now, view);
-            told(translator.picture())?;
-            translator.plan(plan(at % 3, at));
+            told(translator.snapshot())?;
+            translator.plan(Duration::ZERO, plan(at % 3, at));
             let step = translator.step(now, 0);
             for (_, answer) in &step.refused {
                 prop_assert!(answer.refused.as_ref().is_none_or(|cause| cause.chars().count() < 1100));
@@ -168,7 +168,7 @@ proptest! {
             // Whatever its name is where somebody else has that.
             let own = &translator.servers[translator.names.of(&honest().0).unwrap()];
             prop_assert_eq!((own.capacity["cpu"], own.capacity["fpga"], own.devices.len()), (8000, 1000, 2));
-            told(translator.picture())?;
+            told(translator.snapshot())?;
         }
     }
 }
@@ -182,10 +182,10 @@ fn a_group_of_an_incarnation_that_nobody_was_told_of_is_anothers() {
     let mut look = |translator: &mut Translator, view: &View| {
         now += 1;
         translator.see(Duration::from_secs(now), view.clone());
-        translator.picture().jobs.remove(&1)
+        translator.snapshot().jobs.remove(&1)
     };
     look(&mut translator, &view);
-    translator.plan(plan(1, 1));
+    translator.plan(Duration::ZERO, plan(1, 1));
     let record = r#"{"name":"n","driver":"01","phase":"active","running":{"incarnation":2,"slots":"w0"}}"#;
     view.records.insert(1, Record::read(record.as_bytes()).unwrap());
     let mut add = |incarnation: u32| {
@@ -231,7 +231,7 @@ fn nodes_that_invent_resources_keep_none_away() {
     };
     let nodes: BTreeMap<_, _> = (2..50).map(inventor).chain([honest()]).collect();
     translator.see(Duration::ZERO, View { nodes, ..View::default() });
-    told(translator.picture()).unwrap();
+    told(translator.snapshot()).unwrap();
     let kinds: BTreeSet<_> = translator.servers.values().flat_map(|server| server.capacity.keys()).collect();
     assert!(kinds.len() <= MOST_KINDS + 2, "{}", kinds.len());
 }

@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use trainmaster_core::Role;
-use trainmaster_proto::v1::{DeviceShare, ObservedJob, ObservedPhase, Slot, SlotRole};
+use trainmaster_manager::{Placement, Share};
+use trainmaster_proto::v1::{ObservedJob, ObservedPhase};
 
 use super::{
     super::{
@@ -219,7 +219,7 @@ impl Job {
         }
         let late: Vec<_> = waiting.iter().filter(|group| now >= self.pending[&group.id] + timeout).collect();
         if let Some(first) = late.first() {
-            let slots: Vec<_> = first.name.slots.iter().map(|slot| super::slot_name(*slot)).collect();
+            let slots: Vec<_> = first.name.slots.iter().map(|slot| slot.to_string()).collect();
             let cause =
                 format!("the placement group of {} was pending for {timeout:?}: {}", slots.join(", "), first.why);
             let groups = late.iter().map(|group| group.id.clone()).collect();
@@ -261,7 +261,8 @@ impl Job {
             end.unwrap_or_else(|| (self.phase(seen, &reserved, !slots.is_empty(), incarnation), String::new()));
         let slots = slots.into_iter().map(|(slot, (incarnation, server))| {
             let devices = self.devices.get(&(incarnation, slot)).into_iter().flatten();
-            wire(slot, server, devices)
+            let devices = devices.map(|&(device, milli)| Share { device, milli }).collect();
+            Placement { server: server.to_owned(), devices }.to_wire(slot, false)
         });
         Some(ObservedJob { job: id, incarnation, slots: slots.collect(), phase: phase.into(), message })
     }
@@ -314,19 +315,5 @@ impl Job {
         let ended = self.note.as_ref().map_or(!self.listed, |note| note.order.ends());
         let told = !seen.driver_lives || seen.record.is_none_or(|record| record.phase != RecordPhase::Active);
         ended && seen.groups.is_empty() && told
-    }
-}
-
-fn wire<'a>((role, index): SlotId, server: &str, devices: impl Iterator<Item = &'a (u32, u32)>) -> Slot {
-    let role = match role {
-        Role::Worker => SlotRole::Worker,
-        Role::Server => SlotRole::Server,
-    };
-    Slot {
-        role: role.into(),
-        index,
-        server: server.to_owned(),
-        devices: devices.map(|&(device, milli)| DeviceShare { device, milli }).collect(),
-        idle: false,
     }
 }

@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use trainmaster_manager::{self as manager, Answer, Follower, Follows, Named, Snapshot, Taken};
 use trainmaster_proto::v1;
 
 use self::{
@@ -25,15 +26,10 @@ use super::{
     amounts::{self, Kinds},
     bounds::{MOST_DELETED, number, words},
     config::Config,
-    names::slot_name,
     servers::{self, Names},
     view::{Group, NodeId, Request, Resources, View},
 };
-use crate::{
-    attach::{Answer, Picture},
-    file::MOST_DEVICES,
-    foreign::ForeignUse,
-};
+use crate::{file::MOST_DEVICES, foreign::ForeignUse};
 
 pub(crate) const SERVER: &str = "server/";
 pub(crate) const PLAN: &str = "plan/";
@@ -75,14 +71,9 @@ pub(crate) struct Translator {
     overwritten: Option<Request>,
     /// Groups that are to go, as long as they are seen.
     removing: BTreeSet<Vec<u8>>,
-    /// (term, decision) of the newest plan.
-    stamp: Option<(u64, u64)>,
-    /// A full plan came: jobs that it doesn't name aren't the daemon's.
-    knows_all: bool,
+    follower: Follower,
     /// Why nothing can be changed; drivers go on with what they have.
     observing: Option<String>,
-    /// The next plan is the first since the daemon came (back): all of it is answered.
-    answer_all: bool,
 }
 
 impl Translator {
@@ -99,16 +90,14 @@ impl Translator {
             asked: None,
             overwritten: None,
             removing: BTreeSet::new(),
-            stamp: None,
-            knows_all: false,
+            follower: Follower::default(),
             observing: None,
-            answer_all: true,
         }
     }
 
     /// The daemon listens.
     pub(crate) fn attached(&mut self) {
-        self.answer_all = true;
+        self.follower.attached();
     }
 
     /// Why nothing can be changed.
@@ -126,63 +115,11 @@ impl Translator {
         self.observing = why;
     }
 
-    /// Takes a plan over, as far as it makes sense; answers for each job that it changes.
-    pub(crate) fn plan(&mut self, plan: v1::Plan) -> Vec<Answer> {
-        let stamp = (plan.term, plan.decision);
-        if self.stamp.is_some_and(|applied| stamp < applied) {
-            tracing::warn!(?stamp, applied = ?self.stamp, "ignoring a plan older than the one in force");
-            return Vec::new();
-        }
-        self.stamp = Some(stamp);
-        self.knows_all |= plan.full;
-        let answer_all = std::mem::take(&mut self.answer_all) || !plan.full;
-        let mut answers = Vec::new();
-        let mut named = BTreeSet::new();
-        let mut groups = if self.observing.is_some() { by_job(&self.view) } else { BTreeMap::new() };
-        for wanted in plan.jobs {
-            let id = wanted.job;
-            named.insert(id);
-            let order = Order::read(wanted, |server| self.servers.contains_key(server));
-            let job = self.jobs.entry(id).or_default();
-            job.decision = plan.decision;
-            job.listed = true;
-            let refused = match order {
-                Err(cause) => {
-                    answers.push(Answer::refused(id, cause));
-                    continue;
-                }
-                Ok(order) => {
-                    if let Some(why) = &self.observing {
-                        let told = Told { name: &order.name, newest: job.newest.max(order.incarnation) };
-                        let seen = Seen::new(&self.view, groups.remove(&id).unwrap_or_default(), id, Some(told));
-                        if !seen.is_as(&order, &self.names) {
-                            // What runs does so as it was last to. An order to end is no run to be refused: that it
-                            // isn't followed is seen from what is there.
-                            if order.action == Action::Run {
-                                answers.push(Answer::refused(id, why.clone()));
-                            } else {
-                                job.plan(Note::new(plan.decision, order));
-                            }
-                            continue;
-                        }
-                    }
-                    let same = job.note.as_ref().is_some_and(|note| note.order == order && note.refused.is_none());
-                    if !same {
-                        job.plan(Note::new(plan.decision, order));
-                    }
-                    (!same || answer_all).then_some(Answer::accepted(id))
-                }
-            };
-            answers.extend(refused);
-        }
-        if plan.full {
-            for (_, job) in self.jobs.iter_mut().filter(|(id, _)| !named.contains(id)) {
-                job.listed = false;
-                if let Some(note) = job.note.as_ref().filter(|note| !note.order.ends()) {
-                    job.plan(Note::new(plan.decision, note.order.unlisted()));
-                }
-            }
-        }
+    /// Takes a plan over. Returns answers for the jobs that it changes.
+    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+        let mut follower = std::mem::take(&mut self.follower);
+        let answers = follower.follow(now, plan, self);
+        self.follower = follower;
         answers
     }
 
@@ -192,6 +129,7 @@ impl Translator {
             self.remember(&view, written);
         }
         self.kinds.admit(&mut view.nodes, &self.config);
+        view.groups.sort_by_key(|group| group.name.job);
         self.view = view;
         self.removing.retain(|id| self.view.groups.iter().any(|group| group.id == *id));
         for id in self.view.records.keys().chain(self.view.groups.iter().map(|group| &group.name.job)) {
@@ -233,7 +171,7 @@ impl Translator {
     }
 
     /// Everything that the daemon is to know; it is told now.
-    pub(crate) fn picture(&mut self) -> Picture {
+    pub(crate) fn snapshot(&mut self) -> Snapshot {
         let mut groups = by_job(&self.view);
         let mut jobs = BTreeMap::new();
         for (id, job) in &mut self.jobs {
@@ -241,7 +179,7 @@ impl Translator {
             job.told_over = job.is_over(&seen);
             jobs.extend(job.observe(*id, &seen, &self.names).map(|job| (*id, job)));
         }
-        Picture { servers: self.servers.clone(), jobs }
+        Snapshot { servers: self.servers.clone(), jobs }
     }
 
     /// What an earlier run wrote, and what is left of it after the head started anew.
@@ -312,7 +250,7 @@ impl Translator {
     fn is_ours(&self, group: &Group) -> bool {
         let job = self.jobs.get(&group.name.job);
         let could = job.and_then(Job::told).is_none_or(|told| told.may_have(group));
-        could && (!self.knows_all || job.is_some_and(|job| job.listed))
+        could && (!self.follower.knows_all() || job.is_some_and(|job| job.listed))
     }
 
     fn refuse_overdue(&mut self, now: Duration, step: &mut Step) {
@@ -334,7 +272,7 @@ impl Translator {
 
     /// Jobs that are over, as the daemon knows, and of which nothing is left; their drivers' records go too.
     fn forget_over(&mut self, step: &mut Step) {
-        if !self.knows_all {
+        if !self.follower.knows_all() {
             return;
         }
         let (view, mut groups) = (&self.view, by_job(&self.view));
@@ -387,6 +325,50 @@ impl Translator {
             self.view.asked = wanted.clone();
         }
         self.asked = Some(wanted);
+    }
+}
+
+impl Follows for Translator {
+    fn devices(&self, server: &str) -> Option<Option<usize>> {
+        self.servers.contains_key(server).then_some(None)
+    }
+
+    fn order(&mut self, _: Duration, named: &Named, order: Result<manager::Order, String>) -> Taken {
+        let id = named.job;
+        let job = self.jobs.entry(id).or_default();
+        job.decision = named.decision;
+        job.listed = true;
+        let order = match order {
+            Err(cause) => return Taken::Refused(cause),
+            Ok(order) => Order::of(order),
+        };
+        if let Some(why) = &self.observing {
+            let told = Told { name: &order.name, newest: job.newest.max(order.incarnation) };
+            let seen = Seen::new(&self.view, self.view.groups_of(id).iter().collect(), id, Some(told));
+            if !seen.is_as(&order, &self.names) {
+                // What runs does so as it was last to. An order to end is no run to be refused: that it isn't followed is
+                // seen from what is there.
+                if order.action == Action::Run {
+                    return Taken::Refused(why.clone());
+                }
+                job.plan(Note::new(named.decision, order));
+                return Taken::Ignored;
+            }
+        }
+        if job.note.as_ref().is_some_and(|note| note.order == order && note.refused.is_none()) {
+            return Taken::Same;
+        }
+        job.plan(Note::new(named.decision, order));
+        Taken::New
+    }
+
+    fn unlisted(&mut self, _: Duration, decision: u64, listed: &BTreeSet<u64>) {
+        for (_, job) in self.jobs.iter_mut().filter(|(id, _)| !listed.contains(id)) {
+            job.listed = false;
+            if let Some(note) = job.note.as_ref().filter(|note| !note.order.ends()) {
+                job.plan(Note::new(decision, note.order.unlisted()));
+            }
+        }
     }
 }
 

@@ -1,18 +1,14 @@
 //! A job's plan, as it is written where its driver reads it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use trainmaster_core::Role;
-use trainmaster_proto::v1;
+use trainmaster_manager::{self as manager, MOST_SLOTS, SlotId};
 
-use super::super::names::{SlotId, slot_name};
 use crate::file::MOST_DEVICES;
 
 /// The form of what is written; drivers refuse others.
 const VERSION: u32 = 1;
-/// More slots than a job should ever have; a plan beyond it is a mistake.
-const MOST_SLOTS: usize = 65_536;
 
 /// What a driver reads in `plan/<job>`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,27 +49,16 @@ pub(crate) enum Action {
 /// A slot of a run. Ray picks the devices; those here are the scheduler's count of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PlannedSlot {
-    role: RoleName,
-    index: u32,
+    #[serde(flatten)]
+    id: SlotId,
     pub(crate) server: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) devices: Vec<(u32, u32)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum RoleName {
-    Worker,
-    Server,
-}
-
 impl PlannedSlot {
     pub(crate) fn id(&self) -> SlotId {
-        let role = match self.role {
-            RoleName::Worker => Role::Worker,
-            RoleName::Server => Role::Server,
-        };
-        (role, self.index)
+        self.id
     }
 
     fn is_sound(&self) -> bool {
@@ -106,28 +91,27 @@ impl Note {
 }
 
 impl Order {
-    /// Reads a job's plan; `knows` tells servers that there are.
-    ///
-    /// # Errors
-    /// The cause of the refusal, naming the value and what is allowed.
-    pub(crate) fn read(plan: v1::JobPlan, knows: impl Fn(&str) -> bool) -> Result<Self, String> {
-        let action = match v1::Action::try_from(plan.action) {
-            Ok(v1::Action::Run) => Action::Run,
-            Ok(v1::Action::Wait) => Action::Wait,
-            Ok(v1::Action::Stop) => Action::Stop,
-            Ok(v1::Action::Reject) => Action::Reject,
-            Ok(v1::Action::Release) => Action::Release,
-            Err(_) => return Err(format!("action {} is unknown; allowed are 0 to 4", plan.action)),
+    /// As the scheduler has it.
+    pub(crate) fn of(order: manager::Order) -> Self {
+        let (action, run) = match order.action {
+            manager::Action::Run(run) => (Action::Run, *run),
+            manager::Action::Wait => (Action::Wait, manager::Run::default()),
+            manager::Action::Stop { .. } => (Action::Stop, manager::Run::default()),
+            manager::Action::Reject => (Action::Reject, manager::Run::default()),
+            manager::Action::Release => (Action::Release, manager::Run::default()),
         };
-        let slots = if action == Action::Run { slots(plan.slots, knows)? } else { Vec::new() };
-        Ok(Self {
-            name: plan.name,
+        let slots = run.slots.into_iter().map(|(id, placement)| {
+            let devices = placement.devices.iter().map(|share| (share.device, share.milli)).collect();
+            PlannedSlot { id, server: placement.server, devices }
+        });
+        Self {
+            name: order.name,
             action,
-            incarnation: plan.incarnation,
-            revision: plan.revision,
-            reason: plan.reason,
-            slots,
-        })
+            incarnation: order.incarnation,
+            revision: order.revision,
+            reason: order.reason,
+            slots: slots.collect(),
+        }
     }
 
     /// What is to run; nothing of any other action.
@@ -152,35 +136,13 @@ impl Order {
     }
 }
 
-fn slots(slots: Vec<v1::Slot>, knows: impl Fn(&str) -> bool) -> Result<Vec<PlannedSlot>, String> {
-    if slots.is_empty() || slots.len() > MOST_SLOTS {
-        return Err(format!("{} slots to run; allowed are 1 to {MOST_SLOTS}", slots.len()));
-    }
-    let mut read: BTreeMap<SlotId, PlannedSlot> = BTreeMap::new();
-    for slot in slots {
-        let role = match v1::SlotRole::try_from(slot.role) {
-            Ok(v1::SlotRole::Worker) => RoleName::Worker,
-            Ok(v1::SlotRole::Server) => RoleName::Server,
-            Err(_) => return Err(format!("slot role {} is unknown; allowed are 0 (worker) and 1 (server)", slot.role)),
-        };
-        let devices = slot.devices.iter().map(|share| (share.device, share.milli)).collect();
-        let slot = PlannedSlot { role, index: slot.index, server: slot.server, devices };
-        let id = slot.id();
-        if !knows(&slot.server) {
-            return Err(format!("{} is to run on {:?}, which is not among the nodes", slot_name(id), slot.server));
-        }
-        if read.insert(id, slot).is_some() {
-            return Err(format!("{} is named twice", slot_name(id)));
-        }
-    }
-    Ok(read.into_values().collect())
-}
-
 #[cfg(test)]
 mod tests {
+    use trainmaster_proto::v1;
+
     use super::*;
 
-    fn plan(slots: &[(i32, u32, &str)]) -> v1::JobPlan {
+    fn order(slots: &[(i32, u32, &str)]) -> Order {
         let slot = |&(role, index, server): &(i32, u32, &str)| v1::Slot {
             role,
             index,
@@ -188,12 +150,14 @@ mod tests {
             devices: vec![v1::DeviceShare { device: 1, milli: 500 }],
             idle: false,
         };
-        v1::JobPlan { job: 7, name: "n".into(), slots: slots.iter().map(slot).collect(), ..v1::JobPlan::default() }
+        let plan =
+            v1::JobPlan { job: 7, name: "n".into(), slots: slots.iter().map(slot).collect(), ..v1::JobPlan::default() };
+        Order::of(manager::Order::read(plan, |_| Some(None)).unwrap())
     }
 
     #[test]
     fn a_note_is_what_drivers_read() {
-        let order = Order::read(plan(&[(1, 0, "a"), (0, 0, "a")]), |_| true).unwrap();
+        let order = order(&[(1, 0, "a"), (0, 0, "a")]);
         let mut note = Note::new(5, order);
         note.refused = Some("no room".into());
         let json: serde_json::Value = serde_json::from_str(&note.to_json()).unwrap();
@@ -209,7 +173,7 @@ mod tests {
 
     #[test]
     fn notes_that_make_no_sense_are_none() {
-        let order = Order::read(plan(&[(0, 0, "a"), (1, 0, "a")]), |_| true).unwrap();
+        let order = order(&[(0, 0, "a"), (1, 0, "a")]);
         let good = Note::new(5, order).to_json();
         assert!(Note::from_json(&good).is_some());
         // For the first, memory was taken for as many devices; the others ended the stream to the daemon.
@@ -224,17 +188,5 @@ mod tests {
         ] {
             assert!(good.contains(part) && Note::from_json(&good.replacen(part, other, 1)).is_none(), "{other}");
         }
-    }
-
-    #[test]
-    fn plans_that_make_no_sense_are_refused_with_the_cause() {
-        let refused = |plan| Order::read(plan, |server| server == "a").unwrap_err();
-        assert!(refused(plan(&[(0, 3, "b")])).contains("worker 3 is to run on \"b\""));
-        assert!(refused(plan(&[(0, 0, "a"), (0, 0, "a")])).contains("worker 0 is named twice"));
-        assert!(refused(plan(&[(2, 0, "a")])).contains("role 2"));
-        assert!(refused(plan(&[])).contains("0 slots"));
-        assert!(refused(v1::JobPlan { action: 9, ..plan(&[]) }).contains("action 9"));
-        let wait = v1::JobPlan { action: v1::Action::Wait.into(), ..plan(&[(0, 0, "gone")]) };
-        assert_eq!(Order::read(wait, |_| false).unwrap().slots(), []);
     }
 }

@@ -11,7 +11,7 @@ use trainmaster_proto::v1::{ObservedPhase, SlotRole};
 async fn a_crashed_worker_is_started_again_alone() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     let script = format!(
         "if [ $TRAINMASTER_ROLE$TRAINMASTER_INDEX = worker1 ] && [ ! -e crashed ]; \
          then echo boom; touch crashed; exit 3; fi; {PATIENT}"
@@ -35,7 +35,7 @@ async fn a_crashed_worker_is_started_again_alone() {
 async fn a_crashed_server_takes_all_roles_with_it() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     let script = format!(
         "echo start >> starts-$TRAINMASTER_ROLE; \
          if [ $TRAINMASTER_ROLE = server ] && [ ! -e crashed ]; \
@@ -56,7 +56,7 @@ async fn a_crashed_server_takes_all_roles_with_it() {
 async fn a_job_that_only_fails_is_given_up() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     let script = "echo start >> starts; echo no data; exit 5";
     let other = format!("[ $TRAINMASTER_INDEX = 0 ] || exec sh -c '{script}'; {}", PATIENT.replace('\'', "\""));
     daemon.plan(1, true, vec![job(1, 1, &other).worker(0).worker(1)]).await;
@@ -78,7 +78,7 @@ async fn a_job_that_only_fails_is_given_up() {
 async fn jobs_go_on_while_the_daemon_is_away() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     let jobs = || vec![job(1, 1, PATIENT).worker(0), job(2, 1, "while [ ! -e end ]; do sleep 0.02; done").worker(0)];
     daemon.plan(1, true, jobs()).await;
     let worker = pid(&folder(state.path(), 1), "worker-0").await;
@@ -122,7 +122,7 @@ impl Child {
 #[tokio::test]
 async fn adapter_in_a_process_of_its_own() {
     let (Ok(daemon), Some(state)) = (env::var("ADAPTER_DAEMON"), env::var_os("ADAPTER_STATE")) else { return };
-    run(cluster(), options(&daemon, state.as_ref()), std::future::pending()).await.unwrap();
+    run(cluster(), options(state.as_ref()), remote(&daemon), std::future::pending()).await.unwrap();
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn a_killed_adapters_processes_are_adopted() {
     assert!(process::Command::new("kill").args(["-9", &pids[2].0.to_string()]).status().unwrap().success());
     until_gone(pids[2].0).await;
 
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     daemon.until("the second snapshot", |view| view.snapshots.len() == 2).await;
     daemon.look(|view| {
         let slots: Vec<_> = view.snapshots[1].iter().map(|job| (job.job, job.slots.len())).collect();
@@ -187,7 +187,7 @@ async fn a_process_is_found_that_was_started_but_not_yet_recorded() {
     // And one whose record is lost.
     fs::write(state.path().join("slots/1-1-worker-1.json"), "{").unwrap();
 
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     daemon.until("the second snapshot", |view| view.snapshots.len() == 2).await;
     daemon.look(|view| assert_eq!(view.slots(1), [(SlotRole::Worker, 0)]));
     until_gone(pids.1).await;
@@ -213,7 +213,7 @@ async fn whenever_the_adapter_is_killed_nothing_is_lost_from_sight() {
             tokio::task::yield_now().await;
         }
         adapter.kill().await;
-        let adapter = Adapter::start(options(&daemon.url(), state.path()));
+        let adapter = Adapter::start(&daemon.url(), options(state.path()));
         daemon.until("a snapshot", |view| view.snapshots.len() == round * 2).await;
         adapter.end().await;
         state.has_nothing_left();
@@ -224,15 +224,15 @@ async fn whenever_the_adapter_is_killed_nothing_is_lost_from_sight() {
 async fn another_jobs_leftovers_are_not_taken_for_the_planned_one() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let mut keep = options(&daemon.url(), state.path());
+    let mut keep = options(state.path());
     keep.on_shutdown = OnShutdown::Keep;
-    let adapter = Adapter::start(keep);
+    let adapter = Adapter::start(&daemon.url(), keep);
     daemon.plan(9, true, vec![job(1, 1, PATIENT).worker(0)]).await;
     let old = pid(&folder(state.path(), 1), "worker-0").await;
     adapter.end().await;
     assert!(lives(old), "it was to be kept");
 
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     daemon.until("the second snapshot", |view| view.snapshots.len() == 2).await;
     // The daemon lost its store: the same number and incarnation, but another token.
     let mut plan = job(1, 1, &PATIENT.replace("pid-", "new-pid-")).worker(0);
@@ -248,7 +248,7 @@ async fn another_jobs_leftovers_are_not_taken_for_the_planned_one() {
 async fn nothing_is_left_behind_not_even_the_stubborn() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     // Deaf to SIGTERM, with a child in its group and one in a session of its own.
     let script = "trap '' TERM; sleep 600 & echo $! > pid-child-0; setsid sleep 600 & echo $! > pid-child-1; \
         echo $$ > pid-worker-0; while :; do sleep 600; done";
@@ -266,7 +266,7 @@ async fn nothing_is_left_behind_not_even_the_stubborn() {
 async fn what_a_slot_leaves_in_its_group_ends_with_it() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     let script = "sleep 600 & echo $! > pid-child-0; exit 0";
     daemon.plan(1, true, vec![job(1, 1, script).worker(0)]).await;
     daemon.until("completion", |view| view.phase(1) == Some(ObservedPhase::Completed)).await;
@@ -279,9 +279,9 @@ async fn what_a_slot_leaves_in_its_group_ends_with_it() {
 async fn nothing_starts_that_is_not_on_record() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let mut stubborn = options(&daemon.url(), state.path());
+    let mut stubborn = options(state.path());
     stubborn.restart.failures = u32::MAX;
-    let adapter = Adapter::start(stubborn);
+    let adapter = Adapter::start(&daemon.url(), stubborn);
     daemon.until("a snapshot", |view| view.snapshots.len() == 1).await;
     fs::remove_dir(state.path().join("slots")).unwrap();
     let script = format!("ls ../../slots > records; {PATIENT}");
@@ -301,11 +301,9 @@ async fn nothing_starts_that_is_not_on_record() {
 async fn two_adapters_never_share_a_state_folder() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     daemon.until("a snapshot", |view| view.snapshots.len() == 1).await;
-    let second = run(cluster(), options(&daemon.url(), state.path()), std::future::pending()).await;
+    let second = run(cluster(), options(state.path()), remote(&daemon.url()), std::future::pending()).await;
     assert!(matches!(second, Err(LocalError::Locked { .. })), "{second:?}");
-    let nonsense = run(cluster(), options("not an address", state.path()), std::future::pending()).await;
-    assert!(matches!(nonsense, Err(LocalError::Daemon { .. })), "{nonsense:?}");
     adapter.end().await;
 }

@@ -22,7 +22,7 @@ fn shares(devices: &[DeviceShare]) -> Vec<(u32, u32)> {
 async fn use_is_credited_to_servers_slots_and_devices() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     let mut busy = job(1, 3, BUSY).worker(0);
     busy.slots[0].devices = vec![DeviceShare { device: 0, milli: 500 }];
     // It says nothing of its device.

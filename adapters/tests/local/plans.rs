@@ -7,9 +7,7 @@ use trainmaster_proto::v1::{Action, DeviceShare, EnactedResult, ObservedPhase, S
 async fn a_job_starts_with_its_environment_and_completes() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let mut with_pass = options(&daemon.url(), state.path());
-    with_pass.token = Some("pass".into());
-    let adapter = Adapter::start(with_pass);
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     let mut plan = job(7, 3, "env > environment-$TRAINMASTER_ROLE; echo hello; exit 0").worker(0).server(0);
     plan.environment.insert("BATCH".into(), "256".into());
     plan.environment.insert("TRAINMASTER_CHUNKS".into(), "4".into());
@@ -72,21 +70,21 @@ async fn a_job_starts_with_its_environment_and_completes() {
 async fn workers_come_and_go_while_the_others_stay() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     daemon.plan(1, true, vec![job(1, 1, PATIENT).worker(0).server(0)]).await;
     let folder = folder(state.path(), 1);
     let (first, server) = (pid(&folder, "worker-0").await, pid(&folder, "server-0").await);
 
     daemon.plan(2, false, vec![job(1, 1, PATIENT).revision(2).worker(0).worker(1).server(0)]).await;
     let second = pid(&folder, "worker-1").await;
-    let all = vec![(SlotRole::Server, 0), (SlotRole::Worker, 0), (SlotRole::Worker, 1)];
+    let all = vec![(SlotRole::Worker, 0), (SlotRole::Worker, 1), (SlotRole::Server, 0)];
     daemon.until("three slots", |view| view.slots(1) == all && view.phase(1) == Some(ObservedPhase::Running)).await;
     assert!(lives(first) && lives(server));
 
     let shrunk = job(1, 1, PATIENT).revision(3).grace(50).worker(1).server(0);
     daemon.plan(3, false, vec![shrunk]).await;
     until_gone(first).await;
-    let rest = vec![(SlotRole::Server, 0), (SlotRole::Worker, 1)];
+    let rest = vec![(SlotRole::Worker, 1), (SlotRole::Server, 0)];
     daemon.until("two slots", |view| view.slots(1) == rest && view.phase(1) == Some(ObservedPhase::Running)).await;
     assert!(lives(second) && lives(server));
     adapter.end().await;
@@ -97,7 +95,7 @@ async fn workers_come_and_go_while_the_others_stay() {
 async fn a_new_incarnation_waits_until_the_old_one_is_gone() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     // Takes its time for a checkpoint.
     let script = "echo start $TRAINMASTER_INCARNATION >> story; \
         trap 'sleep 0.3; echo stop $TRAINMASTER_INCARNATION >> story; exit 0' TERM; \
@@ -117,7 +115,7 @@ async fn a_new_incarnation_waits_until_the_old_one_is_gone() {
 async fn waiting_keeps_the_checkpoint_and_dropping_ends_the_job() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     let script = "trap 'echo saved > $TRAINMASTER_CHECKPOINT_DIR/model; exit 0' TERM; \
         echo $$ > pid-worker-0; while :; do sleep 0.02; done";
     daemon.plan(1, true, vec![job(1, 1, script).worker(0), job(2, 1, PATIENT).worker(0)]).await;
@@ -139,7 +137,7 @@ async fn waiting_keeps_the_checkpoint_and_dropping_ends_the_job() {
 async fn a_released_job_is_left_alone() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     daemon.plan(1, true, vec![job(1, 1, PATIENT).worker(0)]).await;
     let worker = pid(&folder(state.path(), 1), "worker-0").await;
     let released = |id| job(id, 1, "").action(Action::Release);
@@ -155,7 +153,7 @@ async fn a_released_job_is_left_alone() {
 async fn what_cannot_be_done_is_refused_with_its_cause() {
     let state = State::new();
     let daemon = Daemon::start().await;
-    let adapter = Adapter::start(options(&daemon.url(), state.path()));
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
     daemon.plan(1, true, vec![job(1, 1, PATIENT).worker(0)]).await;
     let worker = pid(&folder(state.path(), 1), "worker-0").await;
 

@@ -18,6 +18,7 @@ use tokio::{
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 use trainmaster_adapters::local::{Cluster, LocalError, OnShutdown, Options, run};
+use trainmaster_manager::Remote;
 use trainmaster_proto::v1::{
     self, AdmitReply, AdmitRequest, Enacted, JobPlan, Observation, ObservedJob, Plan, Slot, SlotRole,
     manager_server::{Manager, ManagerServer},
@@ -198,14 +199,19 @@ pub(crate) fn cluster_with(settings: &str) -> Cluster {
     Cluster::parse(&format!("{settings}\n{CLUSTER}"), "test").unwrap()
 }
 
-pub(crate) fn options(daemon: &str, state: &Path) -> Options {
-    let mut options = Options::new(daemon, "http://127.0.0.1:9", state);
+pub(crate) fn options(state: &Path) -> Options {
+    let mut options = Options::new("http://127.0.0.1:9", state);
     options.on_shutdown = OnShutdown::End;
     options.restart.first_delay = Duration::from_millis(20);
     options.restart.failures = 3;
     options.settle = Duration::from_millis(100);
     options.claim = Duration::from_millis(200);
     options
+}
+
+/// The daemon at an address, to which a token is shown.
+pub(crate) fn remote(daemon: &str) -> Arc<Remote> {
+    Arc::new(Remote::new(daemon, Some("pass"), None, None).unwrap())
 }
 
 /// An adapter in this process.
@@ -215,16 +221,17 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    pub(crate) fn start(options: Options) -> Self {
-        Self::on(cluster(), options)
+    /// On the test's cluster.
+    pub(crate) fn start(daemon: &str, options: Options) -> Self {
+        Self::on(cluster(), daemon, options)
     }
 
-    pub(crate) fn on(cluster: Cluster, options: Options) -> Self {
+    pub(crate) fn on(cluster: Cluster, daemon: &str, options: Options) -> Self {
         let (shutdown, told) = oneshot::channel();
         let told = async move {
             let _ = told.await;
         };
-        Self { shutdown: Some(shutdown), task: tokio::spawn(run(cluster, options, told)) }
+        Self { shutdown: Some(shutdown), task: tokio::spawn(run(cluster, options, remote(daemon), told)) }
     }
 
     pub(crate) async fn end(mut self) {

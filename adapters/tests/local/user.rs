@@ -33,7 +33,8 @@ async fn a_job_of_another_user_cannot_read_what_is_the_daemons() {
     let work = place.path().join("work");
     let adapter = Adapter::on(
         cluster_with(&format!("user = \"nobody\"\nfolder = {work:?}")),
-        options(&daemon.url(), state.path()),
+        &daemon.url(),
+        options(state.path()),
     );
     let script = format!(
         "set -e; {{ id -un; id -Gn; cat {secret:?} || echo denied; echo $HOME; ls {:?}/jobs || echo hidden; \
@@ -65,6 +66,7 @@ async fn a_job_of_another_user_cannot_read_what_is_the_daemons() {
     // In a folder that the user could exchange, root makes and removes nothing.
     std::os::unix::fs::chown(&work, Some(65534), None).unwrap();
     let settings = format!("user = \"nobody\"\nfolder = {work:?}");
-    let refused = run(cluster_with(&settings), options(&daemon.url(), state.path()), std::future::pending()).await;
+    let refused =
+        run(cluster_with(&settings), options(state.path()), remote(&daemon.url()), std::future::pending()).await;
     assert!(refused.unwrap_err().to_string().contains("a folder of root's"));
 }

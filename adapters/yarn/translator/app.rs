@@ -6,10 +6,8 @@ use std::{
 };
 
 use trainmaster_core::{JobSpec, Role, text::shown};
-use trainmaster_proto::{
-    role_from_wire,
-    v1::{ObservedJob, ObservedPhase, Slot},
-};
+use trainmaster_manager::{Placement, SlotId};
+use trainmaster_proto::v1::{ObservedJob, ObservedPhase, Slot};
 
 use super::{
     super::{
@@ -17,7 +15,7 @@ use super::{
         config::{Api, Config},
         jobfile,
         nodes::Nodes,
-        slots::{AllocationRequest, SlotId, role_to_wire, slot_name},
+        slots::AllocationRequest,
         wire::{self, ApplicationState, ContainerState},
     },
     labels::Expected,
@@ -210,7 +208,7 @@ impl App {
         if self.basis.is_some() || incarnation == 0 {
             return;
         }
-        let read = |slot: &Slot| Some(((role_from_wire(slot.role).ok()?, slot.index), slot.server.clone()));
+        let read = |slot: &Slot| Some((SlotId::of(slot).ok()?, slot.server.clone()));
         self.basis = Some((incarnation, slots.iter().filter_map(read).collect()));
     }
 
@@ -302,7 +300,7 @@ impl App {
         };
         let kept: BTreeMap<_, _> =
             order.slots.iter().filter(|(slot, server)| runs(slot, server)).map(|(id, at)| (*id, at.clone())).collect();
-        if has_roles(order, |role| kept.keys().any(|(kept, _)| *kept == role)) { kept } else { BTreeMap::new() }
+        if has_roles(order, |role| kept.keys().any(|kept| kept.role == role)) { kept } else { BTreeMap::new() }
     }
 
     /// Why its plan can't be carried out, if it can't: its ApplicationMaster or containers don't come.
@@ -370,11 +368,9 @@ impl App {
             // issued until then it counts until it is.
             Some(End::Killed(_)) | None => (self.phase(&held), String::new()),
         };
-        let slots = held.iter().map(|((role, index), held)| Slot {
-            role: role_to_wire(*role).into(),
-            index: *index,
-            server: held.server.to_owned(),
-            ..Slot::default()
+        let slots = held.iter().map(|(slot, held)| {
+            let placement = Placement { server: held.server.to_owned(), devices: Vec::new() };
+            placement.to_wire(*slot, false)
         });
         ObservedJob { job, incarnation, slots: slots.collect(), phase: phase.into(), message }
     }
@@ -385,7 +381,7 @@ impl App {
             None if !held.is_empty() => ObservedPhase::Running,
             Some(order) if order.action == Action::Release && !held.is_empty() => ObservedPhase::Running,
             Some(order) if order.action == Action::Run => {
-                let works = |role| held.iter().any(|((held, _), container)| *held == role && runs(container, order));
+                let works = |role| held.iter().any(|(held, container)| held.role == role && runs(container, order));
                 if held.values().any(|held| held.incarnation != order.incarnation) {
                     leaving(held)
                 } else if has_roles(order, works) {
@@ -410,7 +406,7 @@ fn runs(held: &Held<'_>, order: &Order) -> bool {
 
 /// Whether each role of a run has what is asked.
 fn has_roles(order: &Order, mut has: impl FnMut(Role) -> bool) -> bool {
-    let planned = |role| order.slots.keys().any(|(planned, _)| *planned == role);
+    let planned = |role| order.slots.keys().any(|planned| planned.role == role);
     [Role::Worker, Role::Server].into_iter().all(|role| !planned(role) || has(role))
 }
 
@@ -426,5 +422,5 @@ fn describe(row: &wire::Application, order: &Order, nodes: &Nodes, slot: SlotId,
         let free: Vec<_> = free.into_iter().map(|(name, free)| format!("{name} {free}")).collect();
         format!("free there: {}", free.join(", "))
     });
-    format!("{} on {server:?} ({asked}; {})", slot_name(slot), free.unwrap_or_else(|| "that node is gone".into()))
+    format!("{} on {server:?} ({asked}; {})", slot, free.unwrap_or_else(|| "that node is gone".into()))
 }

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use trainmaster_core::Role;
+use trainmaster_manager::SlotId;
 
 use super::super::{
-    slots::{ALONE, AllocationRequest, SlotId},
+    slots::{ALONE, AllocationRequest},
     wire,
 };
 
@@ -72,8 +73,8 @@ pub(super) fn assign(
                 let is_taken = |node: &str| taken.contains(&(slot, node));
                 !if expected.anywhere { expected_anywhere(&taken, slot) } else { is_taken(&container.node) }
             };
-            let here = expected.nodes.iter().filter(|(slot, node)| slot.0 == role && **node == container.node);
-            let there = expected.nodes.iter().filter(|(slot, _)| slot.0 == role && expected.anywhere);
+            let here = expected.nodes.iter().filter(|(slot, node)| slot.role == role && **node == container.node);
+            let there = expected.nodes.iter().filter(|(slot, _)| slot.role == role && expected.anywhere);
             let slot = here.chain(there).map(|(slot, _)| *slot).find(|slot| free(*slot));
             // Who went on alone has slots that nobody planned.
             let alone = || (expected.incarnation == 0 && label.is_none()).then(|| next(&taken, role));
@@ -97,8 +98,10 @@ fn expected_anywhere(taken: &BTreeSet<(SlotId, &str)>, slot: SlotId) -> bool {
 
 /// The first index that no container of the role has.
 fn next(taken: &BTreeSet<(SlotId, &str)>, role: Role) -> SlotId {
-    let index = (0..).find(|index| !expected_anywhere(taken, (role, *index))).expect("there are more than containers");
-    (role, index)
+    let index = (0..)
+        .find(|index| !expected_anywhere(taken, SlotId::new(role, *index)))
+        .expect("there are more than containers");
+    SlotId::new(role, index)
 }
 
 #[cfg(test)]
@@ -115,7 +118,7 @@ mod tests {
     }
 
     fn expected(incarnation: u32, slots: &[(Role, u32, &str)]) -> Expected {
-        let nodes = slots.iter().map(|(role, index, node)| ((*role, *index), (*node).to_owned())).collect();
+        let nodes = slots.iter().map(|(role, index, node)| (SlotId::new(*role, *index), (*node).to_owned())).collect();
         Expected { incarnation, nodes, anywhere: false }
     }
 
@@ -138,7 +141,7 @@ mod tests {
         assign(labels, &mut rows, role, expected);
         let slot = |row: &wire::Container| {
             let request = AllocationRequest::from_id(row.allocation_request)?;
-            Some((request.incarnation(), request.slot().0, request.slot().1))
+            Some((request.incarnation(), request.slot().role, request.slot().index))
         };
         rows.iter().map(slot).collect()
     }
@@ -216,7 +219,7 @@ mod tests {
                 let mut seen = BTreeSet::new();
                 for row in &rows {
                     let Some(request) = AllocationRequest::from_id(row.allocation_request) else { continue };
-                    prop_assert_eq!(Some(request.slot().0), role(&row.id));
+                    prop_assert_eq!(Some(request.slot().role), role(&row.id));
                     let is_new = seen.insert((request, row.node.clone()));
                     prop_assert!(is_new, "{:?} is twice on a node: {:?}", request, rows);
                 }

@@ -18,6 +18,7 @@ use std::{
 };
 
 use trainmaster_core::{JobSpec, Role};
+use trainmaster_manager::{self as manager, Answer, Follower, Follows, Named, Snapshot, Taken};
 use trainmaster_proto::{spec_from_job, v1};
 
 pub(crate) use self::orders::alone;
@@ -30,14 +31,11 @@ use super::{
     config::{Accounts, Api, Config},
     jobfile,
     nodes::{self, Nodes},
-    picture::{Picture as Told, is_queue},
+    picture::{Picture, is_queue},
     secret::SecretHash,
     wire,
 };
-use crate::{
-    attach::{Answer, Picture},
-    foreign::ForeignUse,
-};
+use crate::foreign::ForeignUse;
 
 /// So long after the daemon couldn't answer it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -87,14 +85,9 @@ pub(crate) struct Translator {
     apps: BTreeMap<String, App>,
     /// Applications by their jobs.
     jobs: HashMap<u64, String>,
-    /// (term, decision) of the newest plan.
-    stamp: Option<(u64, u64)>,
+    follower: Follower,
     /// A full plan came since the daemon came (back): jobs that it doesn't name it doesn't have.
     synced: bool,
-    /// When the plan is no longer to be followed; none: never.
-    stale_at: Option<Duration>,
-    /// The next plan is the first since the daemon came (back): all of it is answered.
-    answer_all: bool,
     /// What the plug-ins were told last, and its number.
     told: (Vec<wire::ApplicationPlan>, u64),
     /// The number of the plan that they enforce.
@@ -117,10 +110,8 @@ impl Translator {
             servers: Arc::default(),
             apps: BTreeMap::new(),
             jobs: HashMap::new(),
-            stamp: None,
+            follower: Follower::default(),
             synced: false,
-            stale_at: None,
-            answer_all: true,
             told: (Vec::new(), 0),
             enforced: 0,
             largest: HashMap::new(),
@@ -131,66 +122,15 @@ impl Translator {
 
     /// The daemon listens.
     pub(crate) fn attached(&mut self) {
-        self.answer_all = true;
+        self.follower.attached();
         self.synced = false;
     }
 
-    /// Takes a plan over, as far as it makes sense; answers for each job that it changes.
+    /// Takes a plan over. Returns answers for the jobs that it changes.
     pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
-        let stamp = (plan.term, plan.decision);
-        if self.stamp.is_some_and(|applied| stamp < applied) {
-            tracing::warn!(?stamp, applied = ?self.stamp, "ignoring a plan older than the one in force");
-            return Vec::new();
-        }
-        self.stamp = Some(stamp);
-        self.stale_at = (plan.ttl_ms > 0).then(|| now + Duration::from_millis(plan.ttl_ms.unsigned_abs()));
-        self.synced |= plan.full;
-        let answer_all = std::mem::take(&mut self.answer_all) || !plan.full;
-        let mut answers = Vec::new();
-        let mut named = BTreeSet::new();
-        for wanted in plan.jobs {
-            let (id, runs) = (wanted.job, wanted.action() == v1::Action::Run);
-            named.insert(id);
-            if let Some(external) = &wanted.external
-                && external.cluster == self.config.name
-            {
-                if let Some(problem) = self.objection(&external.native, id, &wanted.tenant) {
-                    if runs {
-                        answers.push(Answer::refused(id, problem));
-                    }
-                    continue;
-                }
-                self.link(&external.native, id, &wanted.tenant);
-            }
-            let Some(app) = self.jobs.get(&id).and_then(|app| self.apps.get_mut(app)) else {
-                if runs {
-                    answers
-                        .push(Answer::refused(id, "it is no application: jobs on YARN are submitted to YARN".into()));
-                }
-                continue;
-            };
-            app.decision = plan.decision;
-            app.listed = true;
-            match Order::read(wanted, |server| self.servers.contains_key(server)) {
-                Err(cause) => answers.push(Answer::refused(id, cause)),
-                Ok(order) => {
-                    let same = app.order.as_ref() == Some(&order) && app.refused.is_none();
-                    if !same {
-                        app.plan(now, order);
-                    }
-                    if !same || answer_all {
-                        answers.push(Answer::accepted(id));
-                    }
-                }
-            }
-        }
-        if plan.full {
-            let missing = |app: &&mut App| app.listed && app.job().is_some_and(|job| !named.contains(&job));
-            for app in self.apps.values_mut().filter(missing) {
-                self.jobs.retain(|job, _| app.job() != Some(*job));
-                app.unlink();
-            }
-        }
+        let mut follower = std::mem::take(&mut self.follower);
+        let answers = follower.follow(now, plan, self);
+        self.follower = follower;
         answers
     }
 
@@ -307,12 +247,12 @@ impl Translator {
     }
 
     /// The same of one that doesn't tell which slots containers are.
-    pub(crate) fn see_roles(&mut self, now: Duration, told: Told) {
+    pub(crate) fn see_roles(&mut self, now: Duration, told: Picture) {
         self.take(now, told.cluster, Some(&told.roles));
     }
 
     fn take(&mut self, now: Duration, mut cluster: wire::Cluster, roles: Option<&BTreeMap<String, Role>>) {
-        let is_free = self.time_left(now).is_err() && self.stamp.is_some();
+        let is_free = self.time_left(now).is_err() && self.follower.stamp().is_some();
         let mut complaints = BTreeSet::new();
         self.enforced = cluster.enforced;
         self.largest = cluster.largest_container.clone();
@@ -352,10 +292,10 @@ impl Translator {
         // What the daemon counts for the slots that it is told of; whatever else is allocated is others'.
         let mut ours: BTreeMap<&str, BTreeMap<String, i64>> = BTreeMap::new();
         for app in self.apps.values().filter(|app| app.job().is_some()) {
-            for ((role, _), held) in app.held(&self.nodes) {
+            for (slot, held) in app.held(&self.nodes) {
                 let of = || format!("container {}", held.container.id);
                 let has = amounts::read(&of(), &held.container.resource, |complaint| _ = complaints.insert(complaint));
-                let Some(demand) = app.demand(role) else { continue };
+                let Some(demand) = app.demand(slot.role) else { continue };
                 let counted = ours.entry(held.server).or_default();
                 for (name, amount) in has {
                     // Containers are rounded up.
@@ -464,9 +404,9 @@ impl Translator {
     }
 
     /// Everything that the daemon is to know.
-    pub(crate) fn picture(&self) -> Picture {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let jobs = self.apps.values().filter_map(|app| Some((app.job()?, app.observe(app.job()?, &self.nodes))));
-        Picture { servers: self.servers.clone(), jobs: jobs.collect() }
+        Snapshot { servers: self.servers.clone(), jobs: jobs.collect() }
     }
 
     /// Whether each slot of a job can be one container.
@@ -485,5 +425,45 @@ impl Translator {
     /// What proves an ApplicationMaster to be an application's. `None`: there is no such application, or it has no secret.
     pub(crate) fn secret(&self, application: &str) -> Option<SecretHash> {
         SecretHash::parse(&self.apps.get(application)?.row.as_ref()?.secret_hash)
+    }
+}
+
+impl Follows for Translator {
+    fn devices(&self, server: &str) -> Option<Option<usize>> {
+        self.servers.contains_key(server).then_some(None)
+    }
+
+    fn order(&mut self, now: Duration, named: &Named, order: Result<manager::Order, String>) -> Taken {
+        let refused = |cause: String| if named.runs { Taken::Refused(cause) } else { Taken::Ignored };
+        if let Some(external) = &named.external
+            && external.cluster == self.config.name
+        {
+            if let Some(problem) = self.objection(&external.native, named.job, &named.tenant) {
+                return refused(problem);
+            }
+            self.link(&external.native, named.job, &named.tenant);
+        }
+        let Some(app) = self.jobs.get(&named.job).and_then(|app| self.apps.get_mut(app)) else {
+            return refused("it is no application: jobs on YARN are submitted to YARN".into());
+        };
+        app.decision = named.decision;
+        app.listed = true;
+        match order.and_then(Order::of) {
+            Err(cause) => Taken::Refused(cause),
+            Ok(order) if app.order.as_ref() == Some(&order) && app.refused.is_none() => Taken::Same,
+            Ok(order) => {
+                app.plan(now, order);
+                Taken::New
+            }
+        }
+    }
+
+    fn unlisted(&mut self, _: Duration, _: u64, listed: &BTreeSet<u64>) {
+        self.synced = true;
+        let missing = |app: &&mut App| app.listed && app.job().is_some_and(|job| !listed.contains(&job));
+        for app in self.apps.values_mut().filter(missing) {
+            self.jobs.retain(|job, _| app.job() != Some(*job));
+            app.unlink();
+        }
     }
 }

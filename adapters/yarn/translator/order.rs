@@ -1,14 +1,10 @@
-//! A job's plan, read and checked.
+//! A job's order, as YARN can follow it.
 
 use std::collections::BTreeMap;
 
-use trainmaster_core::Role;
-use trainmaster_proto::v1;
+use trainmaster_manager::{self as manager, SlotId};
 
-use super::super::slots::{AllocationRequest, SlotId, slot_name};
-
-/// More slots than a job should ever have; a plan beyond it is a mistake.
-const MOST_SLOTS: usize = 65_536;
+use super::super::slots::AllocationRequest;
 
 /// What is to become of a job.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,95 +35,54 @@ pub(super) enum Action {
 }
 
 impl Order {
-    /// Reads a job's plan; `knows` tells servers that there are.
+    /// As the scheduler has it.
     ///
     /// # Errors
-    /// The cause of the refusal, naming the value and what is allowed.
-    pub(super) fn read(plan: v1::JobPlan, knows: impl Fn(&str) -> bool) -> Result<Self, String> {
-        let action = match v1::Action::try_from(plan.action) {
-            Ok(v1::Action::Run) => Action::Run,
-            Ok(v1::Action::Wait) => Action::Wait,
-            Ok(v1::Action::Stop) => Action::Stop { completed: plan.ended == "completed" },
-            Ok(v1::Action::Reject) => Action::Reject,
-            Ok(v1::Action::Release) => Action::Release,
-            Err(_) => return Err(format!("action {} is unknown; allowed are 0 to 4", plan.action)),
+    /// A slot that no container can be for: names the number and what is allowed.
+    pub(super) fn of(order: manager::Order) -> Result<Self, String> {
+        let (action, run) = match order.action {
+            manager::Action::Run(run) => (Action::Run, *run),
+            manager::Action::Wait => (Action::Wait, manager::Run::default()),
+            manager::Action::Release => (Action::Release, manager::Run::default()),
+            manager::Action::Reject => (Action::Reject, manager::Run::default()),
+            manager::Action::Stop { completed } => (Action::Stop { completed }, manager::Run::default()),
         };
-        let slots = match action {
-            Action::Run => slots(plan.incarnation, plan.slots, knows)?,
-            _ => BTreeMap::new(),
-        };
+        for slot in run.slots.keys() {
+            AllocationRequest::new(order.incarnation, *slot)?;
+        }
         Ok(Self {
-            name: plan.name,
+            name: order.name,
             action,
-            incarnation: plan.incarnation,
-            revision: plan.revision,
-            reason: plan.reason,
-            token: plan.token,
-            grace_ms: plan.grace_ms.max(0),
-            slots,
+            incarnation: order.incarnation,
+            revision: order.revision,
+            reason: order.reason,
+            token: order.token.0,
+            grace_ms: order.grace.map_or(0, |grace| grace.as_millis() as i64),
+            slots: run.slots.into_iter().map(|(slot, placement)| (slot, placement.server)).collect(),
         })
     }
 
-    /// It is over.
+    /// Whether the job is over.
     pub(super) fn ends(&self) -> bool {
         matches!(self.action, Action::Stop { .. } | Action::Reject)
     }
 }
 
-fn slots(
-    incarnation: u32,
-    slots: Vec<v1::Slot>,
-    knows: impl Fn(&str) -> bool,
-) -> Result<BTreeMap<SlotId, String>, String> {
-    if slots.is_empty() || slots.len() > MOST_SLOTS {
-        return Err(format!("{} slots to run; allowed are 1 to {MOST_SLOTS}", slots.len()));
-    }
-    let mut read = BTreeMap::new();
-    for slot in slots {
-        let role = match v1::SlotRole::try_from(slot.role) {
-            Ok(v1::SlotRole::Worker) => Role::Worker,
-            Ok(v1::SlotRole::Server) => Role::Server,
-            Err(_) => return Err(format!("slot role {} is unknown; allowed are 0 (worker) and 1 (server)", slot.role)),
-        };
-        let id = (role, slot.index);
-        AllocationRequest::new(incarnation, id)?;
-        if !knows(&slot.server) {
-            return Err(format!("{} is to run on {:?}, which is not among the nodes", slot_name(id), slot.server));
-        }
-        if read.insert(id, slot.server).is_some() {
-            return Err(format!("{} is named twice", slot_name(id)));
-        }
-    }
-    Ok(read)
-}
-
 #[cfg(test)]
 mod tests {
+    use trainmaster_proto::v1;
+
     use super::*;
 
-    fn plan(slots: &[(i32, u32, &str)]) -> v1::JobPlan {
-        let slot = |&(role, index, server): &(i32, u32, &str)| v1::Slot {
-            role,
-            index,
-            server: server.into(),
-            ..v1::Slot::default()
-        };
-        let slots = slots.iter().map(slot).collect();
-        v1::JobPlan { job: 7, name: "n".into(), incarnation: 1, slots, ..v1::JobPlan::default() }
-    }
-
     #[test]
-    fn plans_that_make_no_sense_are_refused_with_the_cause() {
-        let refused = |plan| Order::read(plan, |server| server == "a").unwrap_err();
-        assert!(refused(plan(&[(0, 3, "b")])).contains("worker 3 is to run on \"b\""));
-        assert!(refused(plan(&[(0, 0, "a"), (0, 0, "a")])).contains("worker 0 is named twice"));
-        assert!(refused(plan(&[(2, 0, "a")])).contains("role 2"));
-        assert!(refused(plan(&[])).contains("0 slots"));
-        assert!(refused(v1::JobPlan { incarnation: 0, ..plan(&[(0, 0, "a")]) }).contains("incarnation 0"));
-        assert!(refused(v1::JobPlan { action: 9, ..plan(&[]) }).contains("action 9"));
-        let wait = v1::JobPlan { action: v1::Action::Wait.into(), ..plan(&[(0, 0, "gone")]) };
-        assert_eq!(Order::read(wait, |_| false).unwrap().slots, BTreeMap::new());
-        let stop = v1::JobPlan { action: v1::Action::Stop.into(), ended: "completed".into(), ..plan(&[]) };
-        assert_eq!(Order::read(stop, |_| false).unwrap().action, Action::Stop { completed: true });
+    fn each_slot_can_be_a_container() {
+        let of = |incarnation, index| {
+            let slot = v1::Slot { index, server: "a".into(), ..v1::Slot::default() };
+            let plan = v1::JobPlan { job: 7, incarnation, slots: vec![slot], ..v1::JobPlan::default() };
+            Order::of(manager::Order::read(plan, |_| Some(None)).unwrap())
+        };
+        assert_eq!(of(1, 3).unwrap().slots.len(), 1);
+        assert!(of(0, 3).unwrap_err().contains("incarnation 0"));
+        assert!(of(1, 1 << 31).unwrap_err().contains("worker 2147483648"));
     }
 }

@@ -3,11 +3,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use trainmaster_core::{JobSpec, Role};
+use trainmaster_manager::SlotId;
 
 use super::{
     super::{
         amounts,
-        slots::{ALONE, AllocationRequest, SlotId},
+        slots::{ALONE, AllocationRequest},
         wire::{self, Standing},
     },
     Action, App, Link, NoPlan, Translator,
@@ -36,15 +37,15 @@ impl Translator {
             self.told = (applications, number);
         }
         let (applications, number) = self.told.clone();
-        let term = self.stamp.map_or(0, |(term, _)| term);
+        let term = self.follower.stamp().map_or(0, |(term, _)| term);
         let missed = self.apps.iter().filter(|(_, app)| app.is_missed()).map(|(id, _)| id.clone()).collect();
         Ok(wire::Plan { term, number, ttl_ms: ttl.as_millis() as i64, applications, missed })
     }
 
     /// For how long the daemon's plan still stands; `None`: for good.
     pub(super) fn time_left(&self, now: Duration) -> Result<Option<Duration>, NoPlan> {
-        match self.stale_at {
-            _ if self.stamp.is_none() => Err(NoPlan),
+        match self.follower.expires() {
+            _ if self.follower.stamp().is_none() => Err(NoPlan),
             Some(at) if at <= now => Err(NoPlan),
             at => Ok(at.map(|at| at - now)),
         }
@@ -113,7 +114,7 @@ impl Translator {
     pub(crate) fn orders(&self, now: Duration, application: &str) -> Result<Option<wire::Orders>, NoPlan> {
         let Some(app) = self.apps.get(application) else { return Ok(None) };
         let is_stale = self.time_left(now).is_err();
-        if self.stamp.is_none() {
+        if self.follower.stamp().is_none() {
             return Err(NoPlan);
         }
         let mut orders = wire::Orders {
@@ -161,15 +162,15 @@ impl Translator {
     }
 
     fn slot_orders(&self, app: &App, incarnation: u32, wanted: &BTreeMap<SlotId, String>) -> Vec<wire::SlotOrder> {
-        let orders = wanted.iter().filter_map(|(&(role, index), server)| {
+        let orders = wanted.iter().filter_map(|(&slot, server)| {
             let node = self.nodes.node(server)?;
             Some(wire::SlotOrder {
-                server: role == Role::Server,
-                index,
+                server: slot.role == Role::Server,
+                index: slot.index,
                 node: node.id.clone(),
                 node_name: node.name.clone(),
-                allocation_request: AllocationRequest::new(incarnation, (role, index)).ok()?.id(),
-                resource: app.demand(role).map(amounts::request).unwrap_or_default(),
+                allocation_request: AllocationRequest::new(incarnation, slot).ok()?.id(),
+                resource: app.demand(slot.role).map(amounts::request).unwrap_or_default(),
             })
         });
         orders.collect()
@@ -223,7 +224,7 @@ pub(crate) fn alone(spec: &JobSpec, ttl: Duration) -> wire::Orders {
             Some(wire::SlotOrder {
                 server: role == Role::Server,
                 index,
-                allocation_request: AllocationRequest::new(ALONE, (role, index)).ok()?.id(),
+                allocation_request: AllocationRequest::new(ALONE, SlotId::new(role, index)).ok()?.id(),
                 resource: resource.clone(),
                 ..wire::SlotOrder::default()
             })

@@ -2,6 +2,7 @@
 
 use proptest::{collection::vec, prelude::*};
 use trainmaster_core::Role;
+use trainmaster_manager::SlotId;
 use trainmaster_proto::v1::{JobPlan, Plan, Slot};
 
 use super::{super::slots::AllocationRequest, *};
@@ -36,7 +37,7 @@ fn amounts() -> impl Strategy<Value = HashMap<String, i64>> {
 fn request() -> impl Strategy<Value = i64> {
     let real = (1..4u32, any::<bool>(), 0..3u32).prop_map(|(incarnation, server, index)| {
         let role = if server { Role::Server } else { Role::Worker };
-        AllocationRequest::new(incarnation, (role, index)).unwrap().id()
+        AllocationRequest::new(incarnation, SlotId::new(role, index)).unwrap().id()
     });
     prop_oneof![8 => real, 1 => any::<i64>()]
 }
@@ -123,7 +124,7 @@ fn check(translator: &mut Translator, now: Duration, cluster: &wire::Cluster) ->
             prop_assert!(orders.slots.iter().all(|slot| slot.allocation_request > 0));
         }
     }
-    let picture = translator.picture();
+    let picture = translator.snapshot();
     for (job, seen) in &picture.jobs {
         let containers = || {
             let row = cluster.applications.iter().find(|row| row.id == translator.jobs[job]);
@@ -135,7 +136,7 @@ fn check(translator: &mut Translator, now: Duration, cluster: &wire::Cluster) ->
             let is_it = |container: &wire::Container| {
                 let request = AllocationRequest::from_id(container.allocation_request);
                 request.is_some_and(|request| {
-                    (request.slot().0 == Role::Server) == (slot.role == 1) && request.slot().1 == slot.index
+                    (request.slot().role == Role::Server) == (slot.role == 1) && request.slot().index == slot.index
                 }) && translator.nodes.server(&container.node) == Some(slot.server.as_str())
             };
             prop_assert!(containers().any(is_it), "a slot without a container: {slot:?}");

@@ -2,6 +2,7 @@
 //! at.
 
 use trainmaster_core::Role;
+use trainmaster_manager::SlotId;
 use trainmaster_proto::v1::{JobPlan, ObservedPhase, Plan, Server, Slot, SlotRole};
 
 use super::{
@@ -31,7 +32,7 @@ fn app(number: u32) -> String {
 }
 
 fn request(incarnation: u32, role: Role, index: u32) -> i64 {
-    AllocationRequest::new(incarnation, (role, index)).unwrap().id()
+    AllocationRequest::new(incarnation, SlotId::new(role, index)).unwrap().id()
 }
 
 fn resource(memory: i64, vcores: i64, gpus: i64) -> HashMap<String, i64> {
@@ -172,7 +173,7 @@ impl World {
 
     /// Phase, incarnation, and the slots with their servers.
     fn seen(&self, job: u64) -> (ObservedPhase, u32, Vec<(u32, String)>) {
-        let seen = self.translator.picture().jobs.remove(&job).unwrap();
+        let seen = self.translator.snapshot().jobs.remove(&job).unwrap();
         let slots = seen.slots.iter().map(|slot| (slot.index, slot.server.clone())).collect();
         (seen.phase(), seen.incarnation, slots)
     }
@@ -277,7 +278,7 @@ fn what_fails_and_what_is_killed_is_told() {
     world.app(1).set_state(ApplicationState::Failed);
     world.app(1).diagnostics = "exit 1".into();
     world.look();
-    let seen = world.translator.picture().jobs.remove(&7).unwrap();
+    let seen = world.translator.snapshot().jobs.remove(&7).unwrap();
     assert_eq!((seen.phase(), seen.message.as_str()), (ObservedPhase::Failed, "exit 1"));
 
     let mut world = World::with_job("", JOB);
@@ -311,7 +312,7 @@ fn an_application_that_vanishes_has_failed_after_a_while() {
     world.look_for(30);
     assert_eq!(world.seen(7).0, ObservedPhase::Starting);
     world.look();
-    let seen = world.translator.picture().jobs.remove(&7).unwrap();
+    let seen = world.translator.snapshot().jobs.remove(&7).unwrap();
     assert!(seen.phase() == ObservedPhase::Failed && seen.message.contains(&app(1)), "{seen:?}");
     world.plan(false, vec![other(v1::Action::Stop, "failed")]);
     world.look();
@@ -786,7 +787,7 @@ impl World {
         self.second += 1;
         let containers = self.cluster.applications.iter().flat_map(|app| &app.containers);
         let roles = containers.map(|held| (held.id.clone(), W)).collect();
-        self.translator.see_roles(self.now(), Told { cluster: self.cluster.clone(), roles });
+        self.translator.see_roles(self.now(), Picture { cluster: self.cluster.clone(), roles });
         self.translator.step(self.now())
     }
 }
@@ -918,12 +919,12 @@ fn a_job_whose_application_never_comes_has_failed_after_a_while() {
     for _ in 0..31 {
         world.look_at_roles();
     }
-    let seen = world.translator.picture().jobs.remove(&7).unwrap();
+    let seen = world.translator.snapshot().jobs.remove(&7).unwrap();
     assert_eq!(seen.phase(), ObservedPhase::Failed);
     assert!(seen.message.contains("never told of it"), "{}", seen.message);
     // Nobody plans it: it is forgotten in the end.
     for _ in 0..60 {
         world.look_at_roles();
     }
-    assert!(world.translator.picture().jobs.is_empty());
+    assert!(world.translator.snapshot().jobs.is_empty());
 }

@@ -42,7 +42,7 @@ fn measure(workload: &str, jobs: u32, engine: &str) {
     let settings = Settings {
         engine: engine.into(),
         stability: Stability { enabled: false, ..Stability::default() },
-        shape: ShapeRules { overbook: workload.overbook, ..ShapeRules::default() },
+        shape: ShapeRules { oversubscribe: workload.oversubscribe, ..ShapeRules::default() },
         ..Settings::default()
     };
     let mut scheduler = Scheduler::new(settings).expect("allowed values");

@@ -21,7 +21,7 @@ pub struct Triggers {
 #[non_exhaustive]
 pub enum Limits {
     /// Reservations: Σ planned ≤ capacity − foreign use, or more where the pool
-    /// [overbooks](crate::settings::ShapeRules::overbook).
+    /// [oversubscribes](crate::settings::ShapeRules::oversubscribe).
     Reserved,
     /// Besides: no server comes to carry more than so many thousandths of what it has, as measured.
     Measured(u16),

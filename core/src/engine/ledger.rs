@@ -43,7 +43,7 @@ impl Ledger {
         let tenants: Vec<_> = state.tenants.iter().map(limits).collect();
         let queues: Vec<_> = state.queues.iter().map(limits).collect();
         let limited = tenants.iter().chain(&queues).any(|limits| !limits.is_empty());
-        let cluster = match state.settings.shape.overbook {
+        let cluster = match state.settings.shape.oversubscribe {
             1001.. => state.present_servers().fold(Amounts::default(), |mut sum, server| {
                 sum += &server.reservable().at_least_zero();
                 sum

@@ -229,7 +229,7 @@ impl Load {
     }
 
     /// Load degree of a server: the root of the mean square of the used fractions. At most 1 if no resource is
-    /// overbooked.
+    /// oversubscribed.
     pub fn degree(&self, id: ServerId) -> f64 {
         let at = id.index() * self.resources.len();
         let count = self.have[at..at + self.resources.len()].iter().filter(|have| **have > 0.0).count().max(1);

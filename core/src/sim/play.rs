@@ -140,7 +140,7 @@ pub(super) struct Play<'a> {
 /// The settings name an unknown engine or parameter, or the workload breaks a rule of the scheduler's events.
 pub fn play(workload: &Workload, options: &Options, host: &mut dyn Host) -> Result<Report, SimError> {
     let mut settings = options.settings.clone();
-    settings.shape.overbook = settings.shape.overbook.max(workload.overbook);
+    settings.shape.oversubscribe = settings.shape.oversubscribe.max(workload.oversubscribe);
     play_with(Scheduler::new(settings)?, workload, options, host)
 }
 

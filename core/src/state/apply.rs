@@ -107,8 +107,8 @@ impl State {
 
     fn configure(&mut self, settings: &Settings) -> Result<(), EventError> {
         self.configure_limits(settings)?;
-        let bookable = settings.shape.overbook;
-        if bookable != self.settings.shape.overbook {
+        let bookable = settings.shape.oversubscribe;
+        if bookable != self.settings.shape.oversubscribe {
             for id in (0..self.servers.len() as u32).map(ServerId) {
                 self.change_server(id, |server| server.bookable = bookable);
             }

@@ -124,7 +124,7 @@ impl State {
             planned: Usage::default(),
             charged: Usage::default(),
             measured: None,
-            bookable: self.settings.shape.overbook,
+            bookable: self.settings.shape.oversubscribe,
         });
         match free {
             Some(id) => self.servers[id.index()] = server,

@@ -1,9 +1,9 @@
 //! The commands of adapters: `trainmaster <adapter> <command> …`.
 
-use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand, error::ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde::Serialize;
-use trainmaster_adapters::{AdapterCommand, Answer, Daemon, commands};
 use trainmaster_core::text::shown;
+use trainmaster_manager::{AdapterCommand, Adapters, CommandAnswer, DaemonAddress};
 
 use super::{
     Failure,
@@ -24,7 +24,7 @@ pub(crate) struct AdapterCall {
 /// # Errors
 /// The adapter's.
 pub(crate) fn run(call: &AdapterCall, server: &ServerArgs, output: Output) -> Result<(), Failure> {
-    let daemon = Daemon {
+    let daemon = DaemonAddress {
         address: server.address(),
         token_file: server.find_token_file(),
         ca: server.find_ca(),
@@ -34,7 +34,7 @@ pub(crate) fn run(call: &AdapterCall, server: &ServerArgs, output: Output) -> Re
     output.show(&Shown(answer))
 }
 
-struct Shown(Answer);
+struct Shown(CommandAnswer);
 
 impl Serialize for Shown {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -49,59 +49,38 @@ impl Show for Shown {
     }
 }
 
-fn commands_of(adapter: &str) -> Option<&'static [AdapterCommand]> {
-    commands().iter().find(|(name, _)| *name == adapter).map(|(_, commands)| *commands)
-}
-
-impl FromArgMatches for AdapterCall {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let missing = || clap::Error::new(ErrorKind::MissingSubcommand);
-        let (adapter, matches) = matches.subcommand().ok_or_else(missing)?;
-        let (name, matches) = matches.subcommand().ok_or_else(missing)?;
-        let commands = commands_of(adapter).ok_or_else(missing)?;
-        let command = commands.iter().find(|command| command.name == name).ok_or_else(missing)?;
+impl AdapterCall {
+    /// The call of an adapter's command, if it is one.
+    pub(crate) fn of(matches: &ArgMatches, adapters: Adapters) -> Option<Self> {
+        let (adapter, matches) = matches.subcommand()?;
+        let (_, commands) = adapters.commands.iter().find(|(name, _)| *name == adapter)?;
+        let (name, matches) = matches.subcommand()?;
+        let command = commands.iter().find(|command| command.name == name)?;
         let arguments = if command.arguments.is_empty() { None } else { matches.get_many::<String>("arguments") };
-        Ok(Self {
-            command,
-            arguments: arguments.into_iter().flatten().cloned().collect(),
-            json: matches.get_flag("json"),
-        })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
+        let arguments = arguments.into_iter().flatten().cloned().collect();
+        Some(Self { command, arguments, json: matches.get_flag("json") })
     }
 }
 
-impl Subcommand for AdapterCall {
-    fn augment_subcommands(program: Command) -> Command {
-        let json =
-            || Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON for programs instead of text");
-        let one = |command: &'static AdapterCommand| {
-            let named = Command::new(command.name).about(command.about).arg(json());
-            let named = if command.asks_daemon { named } else { named.args(without_daemon()) };
-            match command.arguments {
-                "" => named,
-                names => named.arg(Arg::new("arguments").value_name(names).required(true)),
-            }
-        };
-        commands().iter().fold(program, |program, (adapter, commands)| {
-            let named = Command::new(*adapter)
-                .about(format!("Commands of the adapter {adapter}"))
-                .subcommand_required(true)
-                .arg_required_else_help(true)
-                .subcommands(commands.iter().map(one));
-            let asks_daemon = commands.iter().any(|command| command.asks_daemon);
-            program.subcommand(if asks_daemon { named } else { named.args(without_daemon()) })
-        })
-    }
-
-    fn augment_subcommands_for_update(program: Command) -> Command {
-        Self::augment_subcommands(program)
-    }
-
-    fn has_subcommand(name: &str) -> bool {
-        commands_of(name).is_some()
-    }
+/// The program with the adapters' commands.
+pub(crate) fn with_commands(program: Command, adapters: Adapters) -> Command {
+    let json =
+        || Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON for programs instead of text");
+    let one = |command: &'static AdapterCommand| {
+        let named = Command::new(command.name).about(command.about).arg(json());
+        let named = if command.asks_daemon { named } else { named.args(without_daemon()) };
+        match command.arguments {
+            "" => named,
+            names => named.arg(Arg::new("arguments").value_name(names).required(true)),
+        }
+    };
+    adapters.commands.iter().fold(program, |program, (adapter, commands)| {
+        let named = Command::new(*adapter)
+            .about(format!("Commands of the adapter {adapter}"))
+            .subcommand_required(true)
+            .arg_required_else_help(true)
+            .subcommands(commands.iter().map(one));
+        let asks_daemon = commands.iter().any(|command| command.asks_daemon);
+        program.subcommand(if asks_daemon { named } else { named.args(without_daemon()) })
+    })
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
-use clap::{Arg, Args, value_parser};
+use clap::{Arg, ArgMatches, Args, FromArgMatches as _, value_parser};
 use tonic::{
     Request, Status,
     metadata::{Ascii, MetadataValue},
@@ -69,6 +69,11 @@ impl ServerArgs {
     /// A daemon whose token is in a file.
     pub(crate) fn of(server: &str, token_file: &Path) -> Self {
         Self { server: server.into(), token_file: Some(token_file.into()), ca: None, cert: None, key: None }
+    }
+
+    /// Those of any command line.
+    pub(crate) fn of_matches(matches: &ArgMatches) -> Self {
+        Self::from_arg_matches(matches).expect("they are the program's own arguments, and checked")
     }
 
     /// The address with its scheme.

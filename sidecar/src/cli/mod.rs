@@ -28,7 +28,8 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use trainmaster_manager::Adapters;
 
 use self::{
     act::Act,
@@ -51,7 +52,7 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon reached, 4 d
     arg_required_else_help = true,
     max_term_width = 100
 )]
-pub struct Cli {
+struct Cli {
     /// Print JSON instead of tables; may also follow the command
     #[arg(long)]
     json: bool,
@@ -116,8 +117,6 @@ enum Command {
     /// Inspect a daemon's journal: show its content, repeat its decisions, or simulate its jobs under other engines
     #[command(args(without_daemon()))]
     Replay(Answered<replay::ReplayArgs>),
-    #[command(flatten)]
-    Adapter(adapter::AdapterCall),
 }
 
 /// A command with text and JSON output. `--json` isn't a global option, because `demo --json` names a file.
@@ -130,9 +129,21 @@ struct Answered<T: Args> {
     json: bool,
 }
 
-/// Runs a command line. Errors go to standard error.
-pub fn run(cli: Cli) -> ExitCode {
-    dispatch(cli).unwrap_or_else(|failure| {
+/// Runs the command line of a program with these adapters. Errors go to standard error.
+pub fn run(adapters: Adapters) -> ExitCode {
+    let mut program = adapter::with_commands(Cli::command(), adapters);
+    let matches = program.get_matches_mut();
+    let done = match adapter::AdapterCall::of(&matches, adapters) {
+        Some(call) => adapter::run(
+            &call,
+            &client::ServerArgs::of_matches(&matches),
+            Output::new(matches.get_flag("json") || call.json),
+        )
+        .map(|()| ExitCode::SUCCESS),
+        None => Cli::from_arg_matches(&matches)
+            .map_or_else(|error| error.format(&mut program).exit(), |cli| dispatch(cli, adapters)),
+    };
+    done.unwrap_or_else(|failure| {
         if !matches!(failure, Failure::Closed) {
             eprintln!("error: {}", failure.line());
         }
@@ -140,13 +151,13 @@ pub fn run(cli: Cli) -> ExitCode {
     })
 }
 
-fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
+fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
     let Cli { json: early, server, command } = cli;
     let output = |late: bool| Output::new(early || late);
     let done = match &command {
-        Command::Serve(Answered { args, json }) => serve::run(args, &server, output(*json)),
+        Command::Serve(Answered { args, json }) => serve::run(args, adapters, &server, output(*json)),
         Command::Demo(_) if early => Err(Failure::Usage("the demo writes JSON to a file: demo --json FILE".into())),
-        Command::Demo(args) => return Ok(demo::run(args.clone())?),
+        Command::Demo(args) => return Ok(demo::run(args.clone(), adapters)?),
         Command::Submit(Answered { args, json }) => block_on(submit::run(args, &server, output(*json))),
         Command::Cancel(Answered { args, json }) => block_on(act::run(Act::Cancel, args, &server, output(*json))),
         Command::Pause(Answered { args, json }) => block_on(act::run(Act::Pause, args, &server, output(*json))),
@@ -161,7 +172,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Command::Token(command) => block_on(token::run(command, &server, output)),
         Command::Certs(command) => certs::run(command, output),
-        Command::Doctor(Answered { args, json }) => block_on(doctor::run(args, &server, output(*json))),
+        Command::Doctor(Answered { args, json }) => block_on(doctor::run(args, adapters, &server, output(*json))),
         Command::Engines(Answered { args, json }) => engines::run(args, output(*json)),
         Command::Fit(command) => fit::run(command, output),
         Command::Paa(Answered { args, json }) => paa::run(args, output(*json)),
@@ -169,7 +180,6 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         #[cfg(feature = "train")]
         Command::TrainPolicy(Answered { args, json }) => train_policy::run(args, output(*json)),
         Command::Replay(Answered { args, json }) => replay::run(args, output(*json)),
-        Command::Adapter(call) => adapter::run(call, &server, output(call.json)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -14,6 +14,7 @@ use serde::{Serialize, Serializer};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use trainmaster_core::{Settings, settings::Parameter};
+use trainmaster_manager::Adapters;
 
 use super::{Failure, Output, Paper, Show, client::ServerArgs, engines::entry, found::Note};
 use crate::{
@@ -57,11 +58,12 @@ impl FromStr for Assignment {
 }
 
 impl ServeArgs {
-    fn config(&self, server: &ServerArgs) -> anyhow::Result<Config> {
+    fn config(&self, available: Adapters, server: &ServerArgs) -> anyhow::Result<Config> {
         let mut flags = self.flags.clone();
         // The token file of clients is the administrator's token of the daemon.
         flags.admin_token_file = flags.admin_token_file.or_else(|| server.token_file().cloned());
         let mut config = flags.config()?;
+        config.available = available;
         let settings = &mut config.settings;
         settings.parameters.extend(self.set.iter().map(|Assignment(key, value)| (key.clone(), value.clone())));
         entry(&settings.engine).map_err(Error::msg)?.build(&settings.parameters)?;
@@ -74,8 +76,8 @@ impl ServeArgs {
 ///
 /// # Errors
 /// The configuration is invalid, or the daemon can't start.
-pub(crate) fn run(args: &ServeArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
-    let config = args.config(server)?;
+pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, output: Output) -> Result<(), Failure> {
+    let config = args.config(adapters, server)?;
     if args.print_settings {
         return output.show(&Printed(config.settings));
     }
@@ -188,7 +190,7 @@ mod tests {
 
     fn config(args: &[&str]) -> Result<Config, String> {
         let line = Line::try_parse_from([&["serve"], args].concat()).map_err(|error| error.to_string())?;
-        line.serve.config(&line.server).map_err(|error| format!("{error:#}"))
+        line.serve.config(Adapters::default(), &line.server).map_err(|error| format!("{error:#}"))
     }
 
     #[test]

@@ -1,34 +1,34 @@
-//! Managers that run inside the daemon, over the same protocol as those outside.
+//! Managers that run inside the daemon: they speak the same protocol as those outside, without a connection.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, sync::Arc};
 
 use tokio::{sync::watch, task::JoinSet};
-use trainmaster_adapters::{AdapterInfo, Launch, Running, Shutdown};
+use trainmaster_manager::{Launch, Running, Shutdown};
 
 use super::{
-    ServeError,
-    access::Tokens,
+    ServeError, Services,
     config::{AdapterChoice, Config},
     flags::url,
+    inside::Inside,
 };
 
 /// The adapters at work.
 #[derive(Debug)]
-pub(crate) struct Adapters {
+pub(crate) struct RunningAdapters {
     tasks: JoinSet<()>,
     shutdown: watch::Sender<bool>,
 }
 
-impl Adapters {
+impl RunningAdapters {
     /// Starts those that are chosen, or those that are there by default.
     ///
     /// # Errors
     /// There is none of that name, or its configuration can't be used.
-    pub(crate) fn start(config: &Config, address: SocketAddr, tokens: &Tokens) -> Result<Self, ServeError> {
+    pub(super) fn start(config: &Config, address: SocketAddr, services: &Services) -> Result<Self, ServeError> {
         let (shutdown, told) = watch::channel(false);
         let mut tasks = JoinSet::new();
         for choice in chosen(config) {
-            let running = prepare(config, address, &choice, tokens, told.clone())?;
+            let running = prepare(config, address, &choice, services, told.clone())?;
             let name = choice.name;
             tasks.spawn(async move {
                 match running.await {
@@ -51,36 +51,16 @@ impl Adapters {
 /// The adapters that a daemon with this configuration runs.
 pub(crate) fn chosen(config: &Config) -> Vec<AdapterChoice> {
     config.adapters.clone().unwrap_or_else(|| {
-        let defaults = trainmaster_adapters::all().iter().filter(|adapter| adapter.default);
+        let defaults = config.available.all.iter().filter(|adapter| adapter.default);
         defaults.map(|adapter| AdapterChoice { name: adapter.name.into(), config: None }).collect()
     })
 }
 
-/// The adapter of that name.
-///
-/// # Errors
-/// There is none; says which there are.
-pub(crate) fn known(name: &str) -> Result<&'static AdapterInfo, String> {
-    trainmaster_adapters::by_name(name).ok_or_else(|| {
-        let known: Vec<_> = trainmaster_adapters::all().iter().map(|adapter| adapter.name).collect();
-        format!("there is no such adapter in this build; there are {}", known.join(", "))
-    })
-}
-
-/// What an adapter is told by a daemon with this configuration, at `daemon` with certificates by `ca`.
-pub(crate) fn launch(
-    config: &Config,
-    choice: &AdapterChoice,
-    daemon: String,
-    token: Option<String>,
-    ca: Option<PathBuf>,
-) -> Launch {
+/// What an adapter is told by a daemon with this configuration that is reached at `url`.
+pub(crate) fn launch(config: &Config, choice: &AdapterChoice, url: String) -> Launch {
     Launch {
         config: choice.config.clone(),
-        feed: config.advertise.clone().unwrap_or_else(|| daemon.clone()),
-        daemon,
-        token,
-        ca,
+        feed: config.advertise.clone().unwrap_or(url),
         state_dir: config.state_dir.join("adapters").join(&choice.name),
         end_jobs: config.end_jobs,
         orphan_grace: config.orphan_grace,
@@ -92,16 +72,16 @@ fn prepare(
     config: &Config,
     address: SocketAddr,
     choice: &AdapterChoice,
-    tokens: &Tokens,
+    services: &Services,
     mut told: watch::Receiver<bool>,
 ) -> Result<Running, ServeError> {
     let fail = |problem: String| ServeError::Adapter { name: choice.name.clone(), problem };
-    let adapter = known(&choice.name).map_err(fail)?;
-    let ca = config.tls.as_ref().map(|tls| tls.ca.clone().unwrap_or_else(|| tls.cert.clone()));
-    let token = tokens.inner(&choice.name).map_err(fail)?;
-    let launch = launch(config, choice, url(config.tls.is_some(), address), Some(token), ca);
+    let adapter = config.available.find(&choice.name).map_err(fail)?;
+    let launch = launch(config, choice, url(config.tls.is_some(), address));
+    let Services { jobs, manager } = services.clone();
+    let daemon = Arc::new(Inside::new(jobs, manager, &choice.name));
     let shutdown: Shutdown = Box::pin(async move {
         let _ = told.wait_for(|told| *told).await;
     });
-    (adapter.start)(launch, shutdown).map_err(|error| fail(format!("{error:#}")))
+    (adapter.start)(launch, daemon, shutdown).map_err(|error| fail(format!("{error:#}")))
 }

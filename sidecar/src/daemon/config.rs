@@ -14,6 +14,7 @@ use trainmaster_core::{
     text::{LONGEST, read_toml},
 };
 use trainmaster_feed::Limits;
+use trainmaster_manager::Adapters;
 use trainmaster_net::{Door, LoadLimits, TlsFiles};
 
 use super::{
@@ -55,7 +56,9 @@ pub struct Config {
     pub settings: Settings,
     /// What engines that follow a policy follow.
     pub policy: Choice,
-    /// Managers to run inside the daemon; `None`: those that are there by default.
+    /// The adapters that the program has.
+    pub available: Adapters,
+    /// Managers to run inside the daemon; `None`: those of the available ones that are there by default.
     pub adapters: Option<Vec<AdapterChoice>>,
     /// The address that training programs are given; by default the one listened on.
     pub advertise: Option<String>,
@@ -118,7 +121,7 @@ pub struct Config {
 /// A manager to run inside the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterChoice {
-    /// Its name in the registry.
+    /// Its name among those available.
     pub name: String,
     /// Its configuration file; without one its defaults hold.
     pub config: Option<PathBuf>,
@@ -155,7 +158,7 @@ pub struct Tls {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// What adapters inside the daemon trust; by default the certificate itself.
+    /// The authority of the certificate, for programs on this machine; by default the certificate itself.
     pub ca: Option<PathBuf>,
     /// Authorities whose certificates say who a client is; by default none does, and clients show tokens.
     pub client_ca: Option<PathBuf>,
@@ -258,6 +261,7 @@ impl Config {
             state_dir: state_dir.into(),
             settings: settings::defaults(),
             policy: Choice::Shipped,
+            available: Adapters::default(),
             adapters: Some(Vec::new()),
             advertise: None,
             tls: None,
@@ -349,6 +353,7 @@ impl Config {
             },
             settings,
             policy,
+            available: Adapters::default(),
             adapters,
             advertise: file.advertise,
             tls: file.tls.map(|tls| tls.each(here)),

@@ -23,6 +23,7 @@ mod config;
 mod ended;
 mod flags;
 mod host;
+mod inside;
 mod log;
 mod pages;
 mod services;
@@ -57,7 +58,7 @@ pub use self::{
 };
 use self::{
     access::{Keeper, Tokens},
-    adapters::Adapters,
+    adapters::RunningAdapters,
     host::{Host, HostMetrics, Opened},
     log::LogMetric,
     services::{admin::AdminService, jobs::JobsService, manager::ManagerService},
@@ -117,7 +118,7 @@ pub struct Daemon {
     thread: Option<thread::JoinHandle<()>>,
     port: JoinHandle<()>,
     close: Option<oneshot::Sender<()>>,
-    adapters: Option<Adapters>,
+    adapters: Option<RunningAdapters>,
     admin_token: PathBuf,
 }
 
@@ -148,10 +149,12 @@ impl Daemon {
         let opened = opened.await.map_err(std::io::Error::other)??;
         let (host, thread) = host::start(opened, config.host_options(), metrics.host, feed.clone())?;
 
+        let services =
+            Services { jobs: JobsService::new(host.clone()), manager: ManagerService::new(host.clone(), &config) };
         let (close, closed) = oneshot::channel::<()>();
         let port = Port {
             listener,
-            router: router(&config, &host, feed, registry, &tokens, metrics.net.clone()).await,
+            router: router(&config, &host, &services, feed, registry, &tokens, metrics.net.clone()).await,
             tls,
             metrics: metrics.net,
             connections: config.connections,
@@ -163,7 +166,7 @@ impl Daemon {
         tracing::info!(%address, state_dir = %config.state_dir.display(), engine = config.settings.engine, "serving");
         let (close, thread, admin_token) = (Some(close), Some(thread), tokens.admin_file());
         let mut daemon = Self { address, url, host, thread, port, close, adapters: None, admin_token };
-        match Adapters::start(&config, address, &tokens) {
+        match RunningAdapters::start(&config, address, &services) {
             Ok(adapters) => daemon.adapters = Some(adapters),
             Err(error) => {
                 daemon.stop().await;
@@ -232,6 +235,13 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     if failed { Err(ServeError::Failed) } else { Ok(()) }
 }
 
+/// What people and managers ask, over the port or within the process.
+#[derive(Clone)]
+struct Services {
+    jobs: JobsService,
+    manager: ManagerService,
+}
+
 struct Metrics {
     host: HostMetrics,
     feed: FeedMetrics,
@@ -252,13 +262,14 @@ impl Metrics {
 async fn router(
     config: &Config,
     host: &Host,
+    asked: &Services,
     feed: Feed,
     registry: Registry,
     tokens: &Tokens,
     metrics: NetMetrics,
 ) -> Router {
-    let jobs = JobsService::new(host.clone()).into_server();
-    let manager = ManagerService::new(host.clone(), config).into_server();
+    let Services { jobs, manager } = asked.clone();
+    let (jobs, manager) = (jobs.into_server(), manager.into_server());
     let admin = AdminService::new(host.clone(), config, tokens.clone(), metrics.clone()).into_server();
     let keeper = Keeper::new(tokens.clone(), feed.clone(), config.keeper_limits());
     let feed = FeedService::new(feed, Arc::new(host.clone())).into_server();

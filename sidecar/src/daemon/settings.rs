@@ -47,7 +47,7 @@ pub fn settings_table(settings: &Settings) -> Table {
         refusals,
         seed,
     } = settings;
-    let ShapeRules { equal_per_server, colocate, grow_in_place, overbook } = *shape;
+    let ShapeRules { equal_per_server, colocate, grow_in_place, oversubscribe } = *shape;
     let parameters = parameters.iter().map(|(key, value)| (key.clone(), parameter(value)));
     let mut table = Table::from_iter([
         ("engine".to_owned(), Value::from(engine.as_str())),
@@ -61,7 +61,7 @@ pub fn settings_table(settings: &Settings) -> Table {
                 ("equal_per_server".to_owned(), equal_per_server.into()),
                 ("colocate".to_owned(), colocate.into()),
                 ("grow_in_place".to_owned(), grow_in_place.into()),
-                ("overbook".to_owned(), (f64::from(overbook) / 1000.0).into()),
+                ("oversubscribe".to_owned(), (f64::from(oversubscribe) / 1000.0).into()),
             ])),
         ),
         ("caps".to_owned(), caps_value(caps)),

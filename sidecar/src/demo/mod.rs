@@ -22,6 +22,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
 use indicatif::{ProgressBar, ProgressStyle};
+use trainmaster_manager::Adapters;
 
 use self::{
     record::Run,
@@ -78,7 +79,7 @@ const INTERRUPTED: &str = "interrupted; all of the demo's processes have ended";
 /// # Errors
 /// The training program is missing, an engine is unknown or named twice, a daemon doesn't start, a file can't be
 /// written, or the run was interrupted.
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args, adapters: Adapters) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let mut signals = StopSignals::new()?;
@@ -91,11 +92,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
             eprintln!("ended at once; its training programs end by themselves within {:?}", session::ORPHAN_GRACE);
             process::exit(1);
         });
-        demo(&args, &stop).await
+        demo(&args, adapters, &stop).await
     })
 }
 
-async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
+async fn demo(args: &Args, adapters: Adapters, stop: &Stop) -> Result<ExitCode> {
     check(&args.engines)?;
     let trainer = find_trainer(args.trainer.as_deref())?;
     std::fs::create_dir_all(&args.out).with_context(|| format!("can't make {}", args.out.display()))?;
@@ -116,6 +117,7 @@ async fn demo(args: &Args, stop: &Stop) -> Result<ExitCode> {
             let plan = session::Plan {
                 engine,
                 seed,
+                adapters,
                 cluster,
                 settings: settings(engine),
                 jobs: jobs.clone(),

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use tokio::time::{Instant, sleep, sleep_until};
 use trainmaster_core::{JobSpec, Settings};
+use trainmaster_manager::Adapters;
 use trainmaster_proto::{
     job_from_spec,
     v1::{ListRequest, SubmitRequest, jobs_client::JobsClient},
@@ -35,6 +36,7 @@ pub(super) const ORPHAN_GRACE: Duration = Duration::from_secs(10);
 pub(super) struct Plan<'a> {
     pub(super) engine: &'a str,
     pub(super) seed: u64,
+    pub(super) adapters: Adapters,
     /// File of the virtual cluster.
     pub(super) cluster: &'a str,
     /// Settings of the daemon.
@@ -115,6 +117,7 @@ fn config(plan: &Plan<'_>, cluster: PathBuf) -> Result<Config> {
     let mut config = Config::new(plan.state_dir.join("daemon"));
     config.listen = ([127, 0, 0, 1], 0).into();
     config.settings = Settings::from_toml(&plan.settings)?;
+    config.available = plan.adapters;
     config.adapters = Some(vec![AdapterChoice { name: "local".into(), config: Some(cluster) }]);
     config.end_jobs = true;
     config.orphan_grace = ORPHAN_GRACE;

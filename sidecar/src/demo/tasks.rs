@@ -31,7 +31,7 @@ pub(super) const ENGINE: &str = "mlfs";
 pub(super) const CLUSTER: &str = r#"name = "demo"
 grace = "5s"
 measure = "1s"
-overbook = 2.0
+oversubscribe = 2.0
 
 [[server]]
 name = "node"

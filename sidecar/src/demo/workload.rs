@@ -197,7 +197,7 @@ pub(super) fn settings(engine: &str) -> String {
         "mlfs" => format!("interval = \"{MLFS_INTERVAL}\""),
         _ => String::new(),
     };
-    let shape = if engine == "mlfs" { "[shape]\noverbook = 2.0\n" } else { "" };
+    let shape = if engine == "mlfs" { "[shape]\noversubscribe = 2.0\n" } else { "" };
     let engine = if engine == "optimus-paper" { "optimus" } else { engine };
     // The defaults (5 minutes, 4 an hour), 200 times faster.
     format!(

@@ -275,7 +275,7 @@ fn the_doctor_exits_with_4_after_a_problem() {
     let checks = found["checks"].as_array().unwrap();
     let of = |part: &str| checks.iter().filter(|found| found["part"] == part).count();
     assert_eq!(checks[0]["verdict"], "bad");
-    assert!(of("machine") >= 3 && of(trainmaster_adapters::all()[0].name) > 0, "{found}");
+    assert!(of("machine") >= 3 && of(trainmaster_adapters::ADAPTERS.all[0].name) > 0, "{found}");
 
     let daemon = Daemon::start(None);
     let table = trainmaster(&daemon.address, &["doctor", "--state-dir", state]).out;

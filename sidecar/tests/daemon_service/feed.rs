@@ -6,7 +6,7 @@ use tonic::{Code, Streaming};
 use trainmaster_proto::v1::{self, AssignmentPhase, SlotRole};
 use trainmaster_sidecar::daemon::Daemon;
 
-use super::support::{Clients, FakeManager, Trainer, config, servers, sign, spec};
+use super::support::{Clients, FakeManager, STEPS_PER_EPOCH, Trainer, config, servers, sign, spec};
 
 async fn watch(
     clients: &Clients,
@@ -72,8 +72,24 @@ async fn slots_learn_of_each_other_and_of_changes() {
     let mut back = watch(&clients, &job.token, "one", (1, SlotRole::Worker, 0), "node0:4").await.unwrap();
     assert_eq!(until_assigned(&mut back, |_| true).await.last_seq, 3);
 
-    let request = v1::AcknowledgeRequest { job: "one".into(), incarnation: 1, leaving: true, ..Default::default() };
+    let request = v1::AcknowledgeRequest {
+        job: "one".into(),
+        incarnation: 1,
+        checkpoint_ms: 2000.0,
+        leaving: true,
+        ..Default::default()
+    };
     clients.feed.clone().acknowledge(sign(request, &job.token)).await.unwrap();
+    let metrics = super::net::get(&daemon, "/metrics").await;
+    // No more examples than the steps of the batch have.
+    let trained = format!("trainmaster_examples_total {}", 3 * STEPS_PER_EPOCH * spec("one").batch);
+    for counted in [
+        trained.as_str(),
+        "trainmaster_acknowledgements_total{kind=\"leaving\"} 1",
+        "trainmaster_checkpoint_seconds_sum 2",
+    ] {
+        assert!(metrics.contains(counted), "{counted}: {metrics}");
+    }
 
     clients.pause("one", false).await.unwrap();
     let stop = until_assigned(&mut back, |seen| seen.phase() == AssignmentPhase::Stop).await;

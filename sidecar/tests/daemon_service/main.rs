@@ -2,6 +2,7 @@
 
 mod abuse;
 mod feed;
+mod fifth;
 mod greed;
 mod journal;
 mod life;

@@ -195,6 +195,7 @@ async fn a_failed_start_has_a_reason() {
     assert!(engine.starts_with("scheduler.engine: \"oracle\" is not an engine"), "{engine}");
     let adapter = start(&|config| {
         let choice = trainmaster_sidecar::daemon::AdapterChoice { name: "mesos".into(), config: None };
+        config.available = trainmaster_adapters::ADAPTERS;
         config.adapters = Some(vec![choice]);
     })
     .await;

@@ -7,7 +7,9 @@ mod random;
 
 use std::collections::BTreeSet;
 
-use super::{super::slot::Role, *};
+use trainmaster_core::Role;
+
+use super::{plan::Resolve, *};
 
 /// The cluster's, in milliseconds.
 pub(super) const GRACE: u64 = 1000;
@@ -55,7 +57,7 @@ impl World {
 
     pub(super) fn with(adopted: Vec<Adopted>) -> Self {
         let living = adopted.iter().map(|adopted| adopted.id).collect();
-        let fleet = Fleet::new(cluster(), policy(), adopted);
+        let fleet = Fleet::new(cluster(), policy(), Resolve::by(resolve), adopted);
         let mut world = Self { fleet, now: Duration::ZERO, living, actions: Vec::new(), wake: None, decision: 0 };
         world.fleet.attached(world.now);
         world
@@ -74,7 +76,7 @@ impl World {
     pub(super) fn send(&mut self, mut plan: v1::Plan) -> Vec<(u64, String)> {
         self.decision += 1;
         plan.decision = self.decision;
-        let answers = self.fleet.plan(self.now, plan, &resolve);
+        let answers = self.fleet.plan(self.now, plan);
         self.act();
         answers.into_iter().filter_map(|answer| Some((answer.job, answer.refused?))).collect()
     }

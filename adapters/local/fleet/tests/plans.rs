@@ -17,17 +17,17 @@ fn an_older_plan_is_ignored_and_the_same_one_changes_nothing() {
     let mut world = World::new();
     let plan = |term, decision, jobs| v1::Plan { term, decision, jobs, full: true, ttl_ms: 0 };
     let now = world.now;
-    assert_eq!(world.fleet.plan(now, plan(2, 5, vec![run(1, 1, 1, 1, 0)]), &resolve).len(), 1);
+    assert_eq!(world.fleet.plan(now, plan(2, 5, vec![run(1, 1, 1, 1, 0)])).len(), 1);
     for (term, decision) in [(2, 4), (1, 9)] {
-        assert_eq!(world.fleet.plan(now, plan(term, decision, vec![told(1, Action::Stop)]), &resolve), []);
+        assert_eq!(world.fleet.plan(now, plan(term, decision, vec![told(1, Action::Stop)])), []);
     }
-    assert_eq!(world.fleet.plan(now, plan(2, 5, vec![run(1, 1, 1, 1, 0)]), &resolve), [], "nothing changed");
+    assert_eq!(world.fleet.plan(now, plan(2, 5, vec![run(1, 1, 1, 1, 0)])), [], "nothing changed");
     world.fleet.attached(now);
-    let again = world.fleet.plan(now, plan(2, 5, vec![run(1, 1, 1, 1, 0)]), &resolve);
+    let again = world.fleet.plan(now, plan(2, 5, vec![run(1, 1, 1, 1, 0)]));
     assert_eq!(again, [Answer::accepted(1)], "a daemon that came back hears it again");
     world.pass(0);
     assert!(world.lives(worker(1, 1, 0)));
-    assert_eq!(world.fleet.plan(now, plan(3, 1, vec![]), &resolve), []);
+    assert_eq!(world.fleet.plan(now, plan(3, 1, vec![])), []);
     world.pass(0);
     assert_eq!(world.signals(), [(worker(1, 1, 0), Signal::Term)], "not named by a full plan");
 }
@@ -46,7 +46,7 @@ fn garbage_is_refused_with_its_cause_and_changes_nothing() {
         ("0 slots", |plan| plan.slots.clear()),
         ("worker 0 is named twice", |plan| plan.slots.push(plan.slots[0].clone())),
         ("slot role 5", |plan| plan.slots[0].role = 5),
-        ("\"c\", which is not a server of \"local\"", |plan| plan.slots[0].server = "c".into()),
+        ("\"c\", which is not one of this manager's servers", |plan| plan.slots[0].server = "c".into()),
         ("device 2 of \"a\", which has 2", |plan| plan.slots[0].devices = vec![DeviceShare { device: 2, milli: 1 }]),
         ("0 thousandths", |plan| plan.slots[0].devices = vec![DeviceShare { device: 0, milli: 0 }]),
         ("2000 thousandths", |plan| plan.slots[0].devices = vec![DeviceShare { device: 0, milli: 2000 }]),
@@ -99,9 +99,10 @@ fn a_device_is_not_planned_twice() {
 }
 
 #[test]
-fn an_overbooked_device_is_planned_for_as_often_as_the_file_says() {
-    let cluster = Cluster::parse("overbook = 1.5\n[[server]]\nname = \"b\"\ngpu = 1\n", "test").unwrap();
-    let mut world = World { fleet: Fleet::new(Arc::new(cluster), policy(), Vec::new()), ..World::new() };
+fn an_oversubscribed_device_is_planned_for_as_often_as_the_file_says() {
+    let cluster = Cluster::parse("oversubscribe = 1.5\n[[server]]\nname = \"b\"\ngpu = 1\n", "test").unwrap();
+    let mut world =
+        World { fleet: Fleet::new(Arc::new(cluster), policy(), Resolve::by(resolve), Vec::new()), ..World::new() };
     let part = |job, milli| using(run(job, 1, 1, 1, 0), "b", 0, milli);
     assert_eq!(world.plan(vec![part(1, 1000), part(2, 500)]), []);
     let refused = world.change(vec![part(3, 1)]);

@@ -20,7 +20,7 @@
 //!   Parameter servers are first among them. A job that doesn't fit blocks no others.
 //! * A task without measurements is expected to use as much as its model's tasks, or else `overload` of its demand. So
 //!   a server that is full by reservations isn't overloaded. Without measurements this is an engine of reservations. To
-//!   let tasks share GPUs, measure them and let the pool [overbook](crate::settings::ShapeRules::overbook).
+//!   let tasks share GPUs, measure them and let the pool [oversubscribe](crate::settings::ShapeRules::oversubscribe).
 //! * A single task never overloads a server, because moving it would not help. Likewise, a server without other tasks
 //!   can't refuse one.
 //! * r is the predicted remaining time, at least a round. If there is no prediction, its term is 0. A task's deadline

@@ -76,7 +76,7 @@ fn workload(request: &Request, servers: u32, jobs: u32, hours: f64, gpus: fn(u32
         jobs: (0..jobs).map(|number| job(number, most, hours, lots.of(number.into()))).collect(),
         enact_delay: Span::seconds(1),
         report_every: Span::seconds(60),
-        overbook: 2000,
+        oversubscribe: 2000,
         ..Workload::default()
     }
 }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use trainmaster_adapters::Verdict;
 use trainmaster_core::Span;
+use trainmaster_manager::Verdict;
 use trainmaster_proto::v1::{SchedulingMode, StatusReply, StatusRequest};
 
 use super::Found;

@@ -6,14 +6,14 @@ use rustix::{
     fs::statvfs,
     process::{Resource, getrlimit},
 };
-use trainmaster_adapters::{Check, Verdict, nearest_folder};
+use trainmaster_manager::{Check, Verdict, nearest_folder};
 
 use super::Found;
 use crate::{
     cli::client::ServerArgs,
     daemon::{
         Config,
-        adapters::{chosen, known, launch},
+        adapters::{chosen, launch},
     },
 };
 
@@ -29,9 +29,9 @@ const MANY_FILES: u64 = 1024;
 pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArgs) -> Vec<Found> {
     let mut found = vec![state_folder(&config.state_dir, theirs), disk(&config.state_dir), files()];
     for choice in chosen(config) {
-        match known(&choice.name) {
+        match config.available.find(&choice.name) {
             Ok(info) => {
-                let launch = launch(config, &choice, server.address(), None, server.find_ca());
+                let launch = launch(config, &choice, server.address());
                 found.extend((info.doctor)(&launch).into_iter().map(|check| Found::of(info.name, check)));
             }
             Err(problem) => {

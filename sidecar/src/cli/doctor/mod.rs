@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use trainmaster_adapters::{Check, Verdict};
+use trainmaster_manager::{Adapters, Check, Verdict};
 
 use super::{
     Failure, Mood, Output, Paper, Show,
@@ -37,7 +37,12 @@ pub(crate) struct DoctorArgs {
 ///
 /// # Errors
 /// A problem was found, or standard output can't be written.
-pub(crate) async fn run(args: &DoctorArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
+pub(crate) async fn run(
+    args: &DoctorArgs,
+    adapters: Adapters,
+    server: &ServerArgs,
+    output: Output,
+) -> Result<(), Failure> {
     let (mut checks, theirs) = daemon::examine(server).await;
     // A daemon on another machine is checked only by its own information.
     if server.is_local() {
@@ -50,6 +55,7 @@ pub(crate) async fn run(args: &DoctorArgs, server: &ServerArgs, output: Output) 
         };
         match flags.config() {
             Ok(mut config) => {
+                config.available = adapters;
                 // Without other arguments, the adapters and the folder of the running daemon are checked.
                 if let (Some(theirs), None) = (&theirs, &args.config) {
                     if args.state_dir.is_none() {

@@ -188,6 +188,13 @@ impl Who {
         Self { role, words, shown: None }
     }
 
+    /// An adapter in this process.
+    pub(crate) fn inside(adapter: &str) -> Self {
+        let role = Role::Manager { name: None };
+        let words = format!("this process{WITH}adapter {adapter} ({})", role.kind().word()).into();
+        Self { role, words, shown: None }
+    }
+
     /// What it was let in with, wherever it calls from.
     pub(crate) fn whose(&self) -> &str {
         whose(&self.words)

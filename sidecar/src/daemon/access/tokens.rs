@@ -86,8 +86,6 @@ struct Table {
     entries: BTreeMap<String, Entry>,
     /// Whose a hash is, and until when.
     by_hash: HashMap<[u8; 32], (String, Option<i64>)>,
-    /// Of the daemon's own parts, which have no names in the file.
-    inner: HashMap<[u8; 32], Arc<str>>,
     used: HashMap<String, i64>,
 }
 
@@ -110,7 +108,6 @@ impl Tokens {
             admin_hash: hash_of(admin.token()),
             admin,
             by_hash: HashMap::new(),
-            inner: HashMap::new(),
             used: HashMap::new(),
         };
         table.index();
@@ -129,16 +126,6 @@ impl Tokens {
     /// Where the administrator's token is.
     pub(crate) fn admin_file(&self) -> PathBuf {
         self.table().admin.path().to_owned()
-    }
-
-    /// A token for a part of the daemon itself, that counts as long as the daemon runs.
-    ///
-    /// # Errors
-    /// There are no random bits.
-    pub(crate) fn inner(&self, part: &str) -> Result<String, String> {
-        let text = secret::draw("inner")?;
-        self.table().inner.insert(hash_of(&text), part.into());
-        Ok(text)
     }
 
     /// Whose a token is, and what it may do. O(1).
@@ -166,9 +153,6 @@ impl Tokens {
                 table.note(ADMIN);
             }
             return Some((Role::Admin, "the admin token".into()));
-        }
-        if let Some(part) = table.inner.get(&hash) {
-            return Some((Role::Manager { name: None }, format!("adapter {part}")));
         }
         let (name, until) = table.by_hash.get(&hash)?.clone();
         let entry = table.entries.get(&name)?;

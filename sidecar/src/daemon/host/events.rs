@@ -322,15 +322,19 @@ impl Owner {
             return;
         }
         let mut answers = Vec::with_capacity(progress.len());
-        for Progress { report, finished, converged, .. } in progress {
-            let (epoch, step) = (report.epoch, report.step);
+        for Progress { report, examples, finished, converged } in progress {
+            let (epoch, step, steps) = (report.epoch, report.step, report.steps);
             let taken = self.apply(at, Event::Reported { job, incarnation, slot, report });
             answers.push(match taken {
                 Ok(()) => Ok(()),
                 Err(EventError::Report { problem, .. }) => Err(problem.to_owned()),
                 Err(error) => Err(error.to_string()),
             });
-            if finished && answers.last().is_some_and(Result::is_ok) {
+            let accepted = answers.last().is_some_and(Result::is_ok);
+            if let Some(job) = self.scheduler.state().job(job).filter(|_| accepted) {
+                self.metrics.trained(examples, steps, job.spec.batch);
+            }
+            if finished && accepted {
                 let how = if converged { "converged" } else { "through all its epochs" };
                 let message = format!("{how} at epoch {epoch}, step {step}");
                 if let Err(error) = self.end_job(at, job, End::Completed, Some(message)) {

@@ -28,6 +28,7 @@ pub(crate) struct HostMetrics {
     pub(super) jobs: IntGaugeVec,
     acknowledged: IntCounterVec,
     checkpoint_seconds: Histogram,
+    examples: IntCounter,
 }
 
 const FAST: [f64; 10] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
@@ -75,6 +76,7 @@ impl HostMetrics {
                 add.register(IntGaugeVec::new(options, &["state"])?)?
             },
             acknowledged: add.counters("acknowledgements_total", "Acknowledgements of programs, by kind", "kind")?,
+            examples: add.counter("examples_total", "Examples trained, by accepted reports that say so")?,
             checkpoint_seconds: add.histogram("checkpoint_seconds", "Time that checkpoints took", &LONG)?,
         })
     }
@@ -87,6 +89,11 @@ impl HostMetrics {
             Source::Kept => "kept",
         };
         self.decisions.with_label_values(&[source]).inc();
+    }
+
+    /// A report was accepted. Nobody trains more in a step than the job's batch, whatever a program says.
+    pub(super) fn trained(&self, examples: u64, steps: u32, batch: u64) {
+        self.examples.inc_by(examples.min(u64::from(steps).saturating_mul(batch)));
     }
 
     pub(super) fn acknowledged(&self, leaving: bool, checkpoint: Span) {

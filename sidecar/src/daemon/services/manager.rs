@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{Stream, StreamExt as _};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, timeout_at},
@@ -41,13 +42,14 @@ const QUESTIONS: usize = 64;
 /// Observations of one caller that wait until they are heard, in all its streams, those that are over included.
 const WAITING: usize = 4;
 
-/// Serves `trainmaster.v1.Manager`.
+/// Serves `trainmaster.v1.Manager`. Clones share everything.
+#[derive(Clone)]
 pub(crate) struct ManagerService {
     host: Host,
     ttl: Duration,
     budget: Budget,
     turns: Arc<Turns>,
-    streams: AtomicU64,
+    streams: Arc<AtomicU64>,
 }
 
 impl ManagerService {
@@ -58,7 +60,7 @@ impl ManagerService {
             ttl: config.plan_ttl,
             budget: config.host_options().budget,
             turns: Arc::default(),
-            streams: AtomicU64::new(1),
+            streams: Arc::new(AtomicU64::new(1)),
         }
     }
 
@@ -68,6 +70,20 @@ impl ManagerService {
 }
 
 impl ManagerService {
+    /// Serves one manager's stream until either end closes it. It returns at once, so that a manager that waits for the answer
+    /// before it sends something is served too.
+    pub(crate) fn stream(&self, who: Who, observations: impl Observations) -> Plans {
+        let (sender, receiver) = mpsc::channel(4);
+        let stream = self.streams.fetch_add(1, Ordering::Relaxed);
+        let (host, turns, ttl) = (self.host.clone(), self.turns.clone(), self.ttl);
+        tokio::spawn(async move {
+            if let Err(error) = serve(host, &turns, ttl, stream, who, observations, &sender).await {
+                let _ = sender.send(Err(error)).await;
+            }
+        });
+        Plans::new(receiver)
+    }
+
     /// Whether a job would be let in, and what the engine would say of it.
     async fn ask(&self, who: &Who, spec: JobSpec) -> Result<Result<(), String>, Status> {
         // Before anything is copied.
@@ -151,27 +167,26 @@ impl Turns {
     }
 }
 
-type Plans = mpsc::Sender<Result<v1::Plan, Status>>;
+/// Plans for a manager, as they come.
+pub(crate) type Plans = ReceiverStream<Result<v1::Plan, Status>>;
+
+type Sender = mpsc::Sender<Result<v1::Plan, Status>>;
+
+/// What a manager sends.
+pub(crate) trait Observations: Stream<Item = Result<v1::Observation, Status>> + Send + Unpin + 'static {}
+
+impl<T: Stream<Item = Result<v1::Observation, Status>> + Send + Unpin + 'static> Observations for T {}
 
 #[tonic::async_trait]
 impl Manager for ManagerService {
-    type AttachStream = ReceiverStream<Result<v1::Plan, Status>>;
+    type AttachStream = Plans;
 
     async fn attach(
         &self,
         request: Request<Streaming<v1::Observation>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         let who = Who::of(&request)?;
-        let (sender, receiver) = mpsc::channel(4);
-        let stream = self.streams.fetch_add(1, Ordering::Relaxed);
-        let (host, turns, ttl) = (self.host.clone(), self.turns.clone(), self.ttl);
-        // Answered at once, so that a manager that waits for the answer before it speaks is served too.
-        tokio::spawn(async move {
-            if let Err(error) = serve(host, &turns, ttl, stream, who, request.into_inner(), &sender).await {
-                let _ = sender.send(Err(error)).await;
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        Ok(Response::new(self.stream(who, request.into_inner())))
     }
 
     async fn admit(&self, request: Request<v1::AdmitRequest>) -> Result<Response<v1::AdmitReply>, Status> {
@@ -190,8 +205,8 @@ impl Manager for ManagerService {
     }
 }
 
-async fn next(observations: &mut Streaming<v1::Observation>) -> Result<Option<Observed>, Status> {
-    Ok(observations.message().await?.map(observed).transpose()?)
+async fn next(observations: &mut impl Observations) -> Result<Option<Observed>, Status> {
+    Ok(observations.next().await.transpose()?.map(observed).transpose()?)
 }
 
 /// One stream, from its first snapshot to its end.
@@ -201,8 +216,8 @@ async fn serve(
     ttl: Duration,
     stream: u64,
     who: Who,
-    mut observations: Streaming<v1::Observation>,
-    plans: &Plans,
+    mut observations: impl Observations,
+    plans: &Sender,
 ) -> Result<(), Status> {
     let first = tokio::time::timeout(FIRST, next(&mut observations));
     let first = first.await.map_err(|_| Status::deadline_exceeded("no snapshot came"))??;
@@ -241,7 +256,7 @@ async fn hear(
     whose: &str,
     stream: u64,
     manager: &str,
-    observations: &mut Streaming<v1::Observation>,
+    observations: &mut impl Observations,
 ) -> Result<(), Status> {
     loop {
         let Some(observed) = next(observations).await? else { return Ok(()) };
@@ -257,7 +272,7 @@ async fn hear(
 }
 
 /// Sends plans as they come, and an empty one in good time before the last runs out.
-async fn tell(outbox: &Outbox, ttl: Duration, plans: &Plans) -> Result<(), Status> {
+async fn tell(outbox: &Outbox, ttl: Duration, plans: &Sender) -> Result<(), Status> {
     let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
     let mut stamp = None;
     loop {

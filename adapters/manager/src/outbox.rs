@@ -8,8 +8,7 @@ use std::{
 
 use tokio::sync::mpsc;
 use trainmaster_proto::v1::{
-    Delta, Enacted, EnactedResult, Observation, ObservedJob, Server, ServerUse, Snapshot, Utilisation,
-    observation::Kind,
+    self, Delta, Enacted, EnactedResult, Observation, ObservedJob, Server, ServerUse, Utilisation, observation::Kind,
 };
 
 /// Changes within this time travel together.
@@ -19,77 +18,75 @@ const MOST_ANSWERS: usize = 10_000;
 
 /// The answer to a job's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) job: u64,
-    pub(crate) refused: Option<String>,
+pub struct Answer {
+    /// The job's number.
+    pub job: u64,
+    /// Why the plan can't be carried out, if it can't.
+    pub refused: Option<String>,
     /// When it may be asked again; none: as the scheduler thinks best, later and later.
-    pub(crate) retry_after: Option<Duration>,
+    pub retry_after: Option<Duration>,
 }
 
 impl Answer {
-    pub(crate) fn accepted(job: u64) -> Self {
+    /// The plan is carried out.
+    pub fn accepted(job: u64) -> Self {
         Self { job, refused: None, retry_after: None }
     }
 
-    pub(crate) fn refused(job: u64, cause: String) -> Self {
+    /// The plan can't be carried out, and why.
+    pub fn refused(job: u64, cause: String) -> Self {
         Self { job, refused: Some(cause), retry_after: None }
     }
 }
 
 /// Everything that an adapter sees.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Picture {
+pub struct Snapshot {
     /// By name. Shared: where it is the same as last time, nothing is compared.
-    pub(crate) servers: Arc<BTreeMap<String, Server>>,
+    pub servers: Arc<BTreeMap<String, Server>>,
     /// By number.
-    pub(crate) jobs: BTreeMap<u64, ObservedJob>,
+    pub jobs: BTreeMap<u64, ObservedJob>,
 }
 
 /// Messages to the daemon, as far as it is there.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     /// The manager's name.
     manager: String,
     /// Whoever may submit may say which of its jobs a submission is.
     takes_submissions: bool,
     stream: Option<mpsc::Sender<Observation>>,
     /// What the daemon knows.
-    told: Picture,
+    told: Snapshot,
     answers: VecDeque<Enacted>,
     /// Something changed; not to be sent before this.
     flush_at: Option<Duration>,
 }
 
 impl Outbox {
-    pub(crate) fn new(manager: String) -> Self {
-        let told = Picture::default();
-        Self { manager, takes_submissions: false, stream: None, told, answers: VecDeque::new(), flush_at: None }
-    }
-
-    /// Whether whoever may submit says which of the manager's jobs a submission is.
-    #[cfg(feature = "yarn")]
-    pub(crate) fn taking_submissions(mut self, takes_submissions: bool) -> Self {
-        self.takes_submissions = takes_submissions;
-        self
+    /// Of a manager; with `takes_submissions` any submitter may say which of its jobs a submission is.
+    pub fn new(manager: String, takes_submissions: bool) -> Self {
+        let told = Snapshot::default();
+        Self { manager, takes_submissions, stream: None, told, answers: VecDeque::new(), flush_at: None }
     }
 
     /// A new stream: begins with everything there is.
-    pub(crate) fn open(&mut self, stream: mpsc::Sender<Observation>, picture: Picture) {
+    pub fn open(&mut self, stream: mpsc::Sender<Observation>, snapshot: Snapshot) {
         self.answers.clear();
         self.flush_at = None;
         // The stream is new, so it has room.
-        let sent = stream.try_send(self.snapshot(&picture));
-        self.told = picture;
+        let sent = stream.try_send(self.whole(&snapshot));
+        self.told = snapshot;
         self.stream = sent.is_ok().then_some(stream);
     }
 
     /// The daemon is away.
-    pub(crate) fn close(&mut self) {
-        *self = Self { takes_submissions: self.takes_submissions, ..Self::new(std::mem::take(&mut self.manager)) };
+    pub fn close(&mut self) {
+        *self = Self::new(std::mem::take(&mut self.manager), self.takes_submissions);
     }
 
     /// Answers the plan of a decision.
-    pub(crate) fn answer(&mut self, decision: u64, answers: Vec<Answer>) {
+    pub fn answer(&mut self, decision: u64, answers: Vec<Answer>) {
         for Answer { job, refused, retry_after } in answers {
             if let Some(cause) = &refused {
                 tracing::warn!(job, decision, cause, "refused a job's plan");
@@ -109,7 +106,7 @@ impl Outbox {
 
     /// What was measured on servers, where anything was; false if nobody heard it: it isn't kept, the next measurement is
     /// worth more.
-    pub(crate) fn measured(&self, servers: Vec<ServerUse>) -> bool {
+    pub fn measured(&self, servers: Vec<ServerUse>) -> bool {
         let heard = |stream: &mpsc::Sender<Observation>| {
             stream.try_send(self.observation(Kind::Utilisation(Utilisation { servers: servers.clone() }))).is_ok()
         };
@@ -117,18 +114,18 @@ impl Outbox {
     }
 
     /// Something may have changed.
-    pub(crate) fn touch(&mut self, now: Duration) {
+    pub fn touch(&mut self, now: Duration) {
         self.flush_at.get_or_insert(now.saturating_add(TOGETHER));
     }
 
     /// When [`flush`](Self::flush) is next of use.
-    pub(crate) fn due(&self) -> Option<Duration> {
+    pub fn due(&self) -> Option<Duration> {
         self.flush_at
     }
 
     /// Sends what is due, at a cost of O(jobs), and O(servers) where these changed; what is sent is what changed.
     /// Returns whether the daemon now knows the state of all jobs, or needn't.
-    pub(crate) fn flush(&mut self, now: Duration, picture: impl FnOnce() -> Picture) -> bool {
+    pub fn flush(&mut self, now: Duration, snapshot: impl FnOnce() -> Snapshot) -> bool {
         if self.flush_at.is_none_or(|at| now < at) {
             return false;
         }
@@ -142,12 +139,12 @@ impl Outbox {
             };
         }
         let Ok(room) = stream.try_reserve() else { return self.full(now) };
-        let picture = picture();
-        let delta = self.delta(&picture);
+        let snapshot = snapshot();
+        let delta = self.delta(&snapshot);
         if delta != Delta::default() {
             room.send(self.observation(Kind::Delta(delta)));
         }
-        self.told = picture;
+        self.told = snapshot;
         true
     }
 
@@ -156,20 +153,20 @@ impl Outbox {
         false
     }
 
-    fn delta(&self, picture: &Picture) -> Delta {
-        let mut delta = Delta { jobs: changed(&self.told.jobs, &picture.jobs), ..Delta::default() };
-        if !Arc::ptr_eq(&self.told.servers, &picture.servers) {
-            delta.servers = changed(&self.told.servers, &picture.servers);
-            let left = self.told.servers.keys().filter(|name| !picture.servers.contains_key(*name));
+    fn delta(&self, snapshot: &Snapshot) -> Delta {
+        let mut delta = Delta { jobs: changed(&self.told.jobs, &snapshot.jobs), ..Delta::default() };
+        if !Arc::ptr_eq(&self.told.servers, &snapshot.servers) {
+            delta.servers = changed(&self.told.servers, &snapshot.servers);
+            let left = self.told.servers.keys().filter(|name| !snapshot.servers.contains_key(*name));
             delta.servers_left = left.cloned().collect();
         }
         delta
     }
 
-    fn snapshot(&self, picture: &Picture) -> Observation {
-        self.observation(Kind::Snapshot(Snapshot {
-            servers: picture.servers.values().cloned().collect(),
-            jobs: picture.jobs.values().cloned().collect(),
+    fn whole(&self, snapshot: &Snapshot) -> Observation {
+        self.observation(Kind::Snapshot(v1::Snapshot {
+            servers: snapshot.servers.values().cloned().collect(),
+            jobs: snapshot.jobs.values().cloned().collect(),
             owns_queue: false,
             takes_submissions: self.takes_submissions,
         }))

@@ -1,13 +1,16 @@
-//! The adapters there are, and what a host needs to know to run one.
+//! What a host needs to know of adapters to run them.
 
 use std::{
     future::Future,
     path::{Path, PathBuf},
     pin::Pin,
+    sync::Arc,
     time::Duration,
 };
 
 use rustix::fs::{Access, access};
+
+use super::daemon::Daemon;
 
 /// An adapter at work; ends when it was told to, or with the error that stopped it.
 pub type Running = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
@@ -20,13 +23,7 @@ pub type Shutdown = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Launch {
     /// The adapter's configuration file; without one the adapter's defaults hold.
     pub config: Option<PathBuf>,
-    /// The daemon's address, as `http://127.0.0.1:7070`.
-    pub daemon: String,
-    /// Bearer token for the daemon, where it asks for one.
-    pub token: Option<String>,
-    /// Certificate authority of an `https` daemon, in PEM.
-    pub ca: Option<PathBuf>,
-    /// The feed's address for training programs; usually the daemon's.
+    /// The feed's address for training programs, as `http://127.0.0.1:7070`; usually the daemon's.
     pub feed: String,
     /// A folder that belongs to this adapter alone.
     pub state_dir: PathBuf,
@@ -38,7 +35,30 @@ pub struct Launch {
     pub trainer: Option<PathBuf>,
 }
 
-/// One line of the registry.
+/// The adapters of a build, and the commands that they bring. The program names it, and hands it to the daemon and the command
+/// line.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Adapters {
+    /// In the order that people are shown.
+    pub all: &'static [AdapterInfo],
+    /// By the adapter's name.
+    pub commands: &'static [(&'static str, &'static [AdapterCommand])],
+}
+
+impl Adapters {
+    /// The adapter of a name.
+    ///
+    /// # Errors
+    /// There is none: says which there are.
+    pub fn find(&self, name: &str) -> Result<&'static AdapterInfo, String> {
+        self.all.iter().find(|adapter| adapter.name == name).ok_or_else(|| {
+            let known: Vec<_> = self.all.iter().map(|adapter| adapter.name).collect();
+            format!("there is no such adapter in this build; there are {}", known.join(", "))
+        })
+    }
+}
+
+/// One adapter.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterInfo {
     /// What `--adapter <name>[=<config>]` calls it.
@@ -52,7 +72,7 @@ pub struct AdapterInfo {
     /// Whether this adapter could run here; a configuration that can't be read is one of the answers.
     pub doctor: fn(&Launch) -> Vec<Check>,
     /// Reads the configuration and returns the adapter, ready to be spawned on a Tokio runtime with I/O and time.
-    pub start: fn(Launch, Shutdown) -> anyhow::Result<Running>,
+    pub start: fn(Launch, Arc<dyn Daemon>, Shutdown) -> anyhow::Result<Running>,
 }
 
 /// A command of an adapter's own: `trainmaster <adapter> <command> …`.
@@ -67,12 +87,12 @@ pub struct AdapterCommand {
     /// Whether it asks a daemon, at least in some settings.
     pub asks_daemon: bool,
     /// Carries it out.
-    pub run: fn(&[String], &Daemon) -> anyhow::Result<Answer>,
+    pub run: fn(&[String], &DaemonAddress) -> anyhow::Result<CommandAnswer>,
 }
 
 /// Where the daemon is that a command may ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Daemon {
+pub struct DaemonAddress {
     /// As `http://127.0.0.1:7070`.
     pub address: String,
     /// The file with its token, where it asks for one.
@@ -85,21 +105,11 @@ pub struct Daemon {
 
 /// What a command answers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct CommandAnswer {
     /// For people, without the last line's end.
     pub text: String,
     /// For programs.
     pub json: serde_json::Value,
-}
-
-/// The commands of every adapter of this build, by the adapter's name.
-pub fn commands() -> &'static [(&'static str, &'static [AdapterCommand])] {
-    &[
-        #[cfg(feature = "slurm")]
-        ("slurm", crate::slurm::COMMANDS),
-        #[cfg(feature = "yarn")]
-        ("yarn", crate::yarn::COMMANDS),
-    ]
 }
 
 /// An answer of `doctor`.
@@ -145,51 +155,4 @@ pub enum Verdict {
     Doubtful,
     /// The adapter can't work like this.
     Bad,
-}
-
-/// Every adapter of this build, in the order that people are shown.
-///
-/// # Examples
-/// ```
-/// for adapter in trainmaster_adapters::all() {
-///     println!("{:10} {}", adapter.name, adapter.summary);
-/// }
-/// ```
-pub fn all() -> &'static [AdapterInfo] {
-    &[
-        #[cfg(feature = "local")]
-        crate::local::INFO,
-        #[cfg(feature = "ray")]
-        crate::ray::INFO,
-        #[cfg(feature = "yarn")]
-        crate::yarn::INFO,
-    ]
-}
-
-/// The adapter of that name.
-pub fn by_name(name: &str) -> Option<&'static AdapterInfo> {
-    all().iter().find(|adapter| adapter.name == name)
-}
-
-#[cfg(test)]
-impl Launch {
-    /// In a test's folder, with a configuration file of this text; the daemon is away.
-    pub(crate) fn for_test(folder: &std::path::Path, config: Option<&str>) -> Self {
-        let config = config.map(|text| {
-            let path = folder.join("config.toml");
-            std::fs::write(&path, text).unwrap();
-            path
-        });
-        Self {
-            config,
-            daemon: "http://127.0.0.1:1".into(),
-            token: None,
-            ca: None,
-            feed: "http://127.0.0.1:1".into(),
-            state_dir: folder.join("state"),
-            end_jobs: true,
-            orphan_grace: Duration::from_secs(1),
-            trainer: Some("/bin/sh".into()),
-        }
-    }
 }

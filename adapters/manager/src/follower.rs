@@ -1,0 +1,216 @@
+//! How a manager follows the scheduler's plans.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use trainmaster_proto::v1;
+
+use super::{order::Order, outbox::Answer};
+
+/// What carries out orders: the part of an adapter that differs from manager to manager.
+pub trait Follows {
+    /// How many devices a server lists: `None` if there is no such server, `Some(None)` if the manager chooses devices.
+    fn devices(&self, server: &str) -> Option<Option<usize>>;
+
+    /// Takes a job's plan, which stands in place of the last one. `order` is the cause where the plan makes no sense: then
+    /// the last one stands.
+    fn order(&mut self, now: Duration, job: &Named, order: Result<Order, String>) -> Taken;
+
+    /// Jobs that aren't listed aren't the scheduler's any more.
+    fn unlisted(&mut self, now: Duration, decision: u64, listed: &BTreeSet<u64>);
+
+    /// The whole plan was taken. Returns the answers to orders that were taken [`Later`](Taken::Later).
+    fn taken(&mut self, _now: Duration) -> Vec<Answer> {
+        Vec::new()
+    }
+}
+
+/// The job of an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its number.
+    pub job: u64,
+    /// The decision that brought the order.
+    pub decision: u64,
+    /// Its name, also where the order makes no sense.
+    pub name: String,
+    /// Its owner.
+    pub tenant: String,
+    /// Which of a manager's own jobs it is.
+    pub external: Option<v1::ExternalId>,
+    /// Whether it is to run.
+    pub runs: bool,
+}
+
+/// What became of an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is followed from now on.
+    New,
+    /// It is the one that is followed already.
+    Same,
+    /// It can't be followed, and why.
+    Refused(String),
+    /// It isn't this manager's, or needs no answer.
+    Ignored,
+    /// It is answered once the whole plan was taken.
+    Later,
+}
+
+/// Which plan is followed, and until when.
+#[derive(Clone, Debug, Default)]
+pub struct Follower {
+    /// (term, decision) of the newest plan.
+    stamp: Option<(u64, u64)>,
+    /// When the plan's time runs out.
+    expires: Option<Duration>,
+    knows_all: bool,
+    /// Whether the first plan since the scheduler came (back) was answered.
+    answered: bool,
+}
+
+impl Follower {
+    /// The scheduler listens: its next plan is answered whole.
+    pub fn attached(&mut self) {
+        self.answered = false;
+    }
+
+    /// (term, decision) of the newest plan; `None` before the first.
+    pub fn stamp(&self) -> Option<(u64, u64)> {
+        self.stamp
+    }
+
+    /// Until when the plan stands; `None`: for good.
+    pub fn expires(&self) -> Option<Duration> {
+        self.expires
+    }
+
+    /// Whether a plan stands.
+    pub fn stands(&self, now: Duration) -> bool {
+        self.stamp.is_some() && self.expires.is_none_or(|at| now < at)
+    }
+
+    /// Whether a full plan came: jobs that it didn't name aren't the scheduler's.
+    pub fn knows_all(&self) -> bool {
+        self.knows_all
+    }
+
+    /// Takes a plan over, as far as it makes sense. Returns answers for the jobs that it changes, and for all jobs where it is
+    /// the first since the scheduler came.
+    pub fn follow(&mut self, now: Duration, plan: v1::Plan, by: &mut impl Follows) -> Vec<Answer> {
+        let stamp = (plan.term, plan.decision);
+        if self.stamp.is_some_and(|applied| stamp < applied) {
+            tracing::warn!(?stamp, applied = ?self.stamp, "ignoring a plan older than the one in force");
+            return Vec::new();
+        }
+        self.stamp = Some(stamp);
+        let ttl = u64::try_from(plan.ttl_ms).unwrap_or(0);
+        self.expires = (ttl > 0).then(|| now.saturating_add(Duration::from_millis(ttl)));
+        self.knows_all |= plan.full;
+        let answers_all = !std::mem::replace(&mut self.answered, true) || !plan.full;
+
+        let mut answers = Vec::new();
+        let mut listed = BTreeSet::new();
+        for wanted in plan.jobs {
+            let job = Named {
+                job: wanted.job,
+                decision: plan.decision,
+                name: wanted.name.clone(),
+                tenant: wanted.tenant.clone(),
+                external: wanted.external.clone(),
+                runs: wanted.action() == v1::Action::Run,
+            };
+            if !listed.insert(job.job) {
+                answers.push(Answer::refused(job.job, "the plan names this job twice".into()));
+                continue;
+            }
+            let order = Order::read(wanted, |server| by.devices(server));
+            match by.order(now, &job, order) {
+                Taken::New => answers.push(Answer::accepted(job.job)),
+                Taken::Same if answers_all => answers.push(Answer::accepted(job.job)),
+                Taken::Refused(cause) => answers.push(Answer::refused(job.job, cause)),
+                Taken::Same | Taken::Ignored | Taken::Later => {}
+            }
+        }
+        if plan.full {
+            by.unlisted(now, plan.decision, &listed);
+        }
+        answers.extend(by.taken(now));
+        answers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Follows whatever it is told on server "a".
+    #[derive(Default)]
+    struct Obedient {
+        orders: BTreeMap<u64, Order>,
+    }
+
+    impl Follows for Obedient {
+        fn devices(&self, server: &str) -> Option<Option<usize>> {
+            (server == "a").then_some(None)
+        }
+
+        fn order(&mut self, _: Duration, job: &Named, order: Result<Order, String>) -> Taken {
+            match order {
+                Err(cause) => Taken::Refused(cause),
+                Ok(order) if self.orders.get(&job.job) == Some(&order) => Taken::Same,
+                Ok(order) => {
+                    self.orders.insert(job.job, order);
+                    Taken::New
+                }
+            }
+        }
+
+        fn unlisted(&mut self, _: Duration, _: u64, listed: &BTreeSet<u64>) {
+            self.orders.retain(|job, _| listed.contains(job));
+        }
+    }
+
+    fn plan(decision: u64, full: bool, jobs: &[(u64, &str)]) -> v1::Plan {
+        let job = |&(job, server): &(u64, &str)| v1::JobPlan {
+            job,
+            slots: vec![v1::Slot { server: server.into(), ..v1::Slot::default() }],
+            ..v1::JobPlan::default()
+        };
+        v1::Plan { term: 1, decision, ttl_ms: 1000, full, jobs: jobs.iter().map(job).collect() }
+    }
+
+    #[test]
+    fn the_first_plan_is_answered_whole_and_later_ones_where_they_change_something() {
+        let (mut follower, mut manager) = (Follower::default(), Obedient::default());
+        let now = Duration::ZERO;
+        assert!(!follower.stands(now));
+        let answers = follower.follow(now, plan(1, true, &[(1, "a"), (2, "a")]), &mut manager);
+        assert_eq!(answers, [Answer::accepted(1), Answer::accepted(2)]);
+        assert_eq!(follower.follow(now, plan(2, true, &[(1, "a"), (2, "a")]), &mut manager), []);
+        follower.attached();
+        let answers = follower.follow(now, plan(3, true, &[(1, "a")]), &mut manager);
+        assert_eq!((answers, manager.orders.len()), (vec![Answer::accepted(1)], 1), "the other one isn't listed");
+        // What isn't full lists what changed.
+        assert_eq!(follower.follow(now, plan(3, false, &[(1, "a")]), &mut manager), [Answer::accepted(1)]);
+        let refused = follower.follow(now, plan(4, false, &[(1, "b"), (3, "a"), (3, "a")]), &mut manager);
+        assert_eq!(
+            refused.iter().map(|answer| (answer.job, answer.refused.is_some())).collect::<Vec<_>>(),
+            [(1, true), (3, false), (3, true)]
+        );
+        assert_eq!(manager.orders[&1].run().unwrap().slots.len(), 1, "the last order stands");
+    }
+
+    #[test]
+    fn an_older_plan_changes_nothing_and_a_plan_runs_out() {
+        let (mut follower, mut manager) = (Follower::default(), Obedient::default());
+        follower.follow(Duration::ZERO, plan(5, true, &[(1, "a")]), &mut manager);
+        assert_eq!(follower.follow(Duration::from_secs(9), plan(4, true, &[]), &mut manager), []);
+        assert_eq!((manager.orders.len(), follower.stamp()), (1, Some((1, 5))));
+        assert!(follower.stands(Duration::from_millis(999)) && !follower.stands(Duration::from_secs(1)));
+        let forever = v1::Plan { ttl_ms: 0, ..plan(5, false, &[]) };
+        follower.follow(Duration::from_secs(2), forever, &mut manager);
+        assert!(follower.stands(Duration::MAX));
+    }
+}

@@ -1,0 +1,119 @@
+//! Slots of jobs, and what a slot is given.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use trainmaster_core::Role;
+use trainmaster_proto::{role_to_wire, v1};
+
+/// A slot within an incarnation of a job. Workers come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SlotId {
+    /// Worker or parameter server.
+    #[serde(with = "role")]
+    pub role: Role,
+    /// Unique within the job and role.
+    pub index: u32,
+}
+
+impl SlotId {
+    /// The slot of a role and index.
+    pub const fn new(role: Role, index: u32) -> Self {
+        Self { role, index }
+    }
+
+    /// The slot that a message names.
+    ///
+    /// # Errors
+    /// The role is unknown: says which are allowed.
+    pub fn of(slot: &v1::Slot) -> Result<Self, String> {
+        let role = match v1::SlotRole::try_from(slot.role) {
+            Ok(v1::SlotRole::Worker) => Role::Worker,
+            Ok(v1::SlotRole::Server) => Role::Server,
+            Err(_) => return Err(format!("slot role {} is unknown; allowed are 0 (worker) and 1 (server)", slot.role)),
+        };
+        Ok(Self { role, index: slot.index })
+    }
+}
+
+/// "worker 3" or "server 0".
+impl fmt::Display for SlotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", role::name(self.role), self.index)
+    }
+}
+
+/// Roles as programs and files have them: `worker` and `server`.
+pub mod role {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use trainmaster_core::Role;
+
+    /// A role's name.
+    pub fn name(role: Role) -> &'static str {
+        match role {
+            Role::Worker => "worker",
+            Role::Server => "server",
+        }
+    }
+
+    /// The role of a name.
+    pub fn of(text: &str) -> Option<Role> {
+        [Role::Worker, Role::Server].into_iter().find(|role| name(*role) == text)
+    }
+
+    /// For serde: the name.
+    ///
+    /// # Errors
+    /// As the serializer's.
+    pub fn serialize<S: Serializer>(role: &Role, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(name(*role))
+    }
+
+    /// For serde: the name.
+    ///
+    /// # Errors
+    /// There is no such role.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Role, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        of(&text).ok_or_else(|| D::Error::unknown_variant(&text, &["worker", "server"]))
+    }
+}
+
+/// A part of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Position in the server's list of devices.
+    pub device: u32,
+    /// Thousandths.
+    pub milli: u32,
+}
+
+/// Where a slot is, and its devices there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The server's name.
+    pub server: String,
+    /// Empty where the manager chooses them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Share>,
+}
+
+impl Placement {
+    /// The placement that a message names.
+    pub fn of(slot: &v1::Slot) -> Self {
+        let devices = slot.devices.iter().map(|share| Share { device: share.device, milli: share.milli });
+        Self { server: slot.server.clone(), devices: devices.collect() }
+    }
+
+    /// The slot as messages have it.
+    pub fn to_wire(&self, slot: SlotId, idle: bool) -> v1::Slot {
+        let devices = self.devices.iter().map(|share| v1::DeviceShare { device: share.device, milli: share.milli });
+        v1::Slot {
+            role: role_to_wire(slot.role).into(),
+            index: slot.index,
+            server: self.server.clone(),
+            devices: devices.collect(),
+            idle,
+        }
+    }
+}
