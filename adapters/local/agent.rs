@@ -36,14 +36,14 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 const LOCK_TRIES: u32 = 20;
 const LOCK_WAIT: Duration = Duration::from_millis(25);
 
-/// Runs the adapter until `shutdown` resolves: attaches to the daemon, again whenever it comes back, and carries out its
-/// plans. Processes go on while the daemon is away.
+/// Runs the adapter until `shutdown` resolves: attaches to the daemon, again whenever it comes back, and carries out
+/// its plans. Processes go on while the daemon is away.
 ///
 /// Dropping the future ends the adapter at once and leaves all processes running, as [`OnShutdown::Keep`] does.
 ///
 /// # Errors
-/// The state folder can't be used or belongs to another adapter. Everything that happens later is reported to the daemon
-/// and survived.
+/// The state folder can't be used or belongs to another adapter. Everything that happens later is reported to the
+/// daemon and survived.
 pub async fn run(
     cluster: Cluster,
     options: Options,

@@ -31,8 +31,8 @@ impl Programs {
     /// The program of a command, and its arguments.
     ///
     /// # Errors
-    /// The cause: quotes that don't close, a program that isn't there or can't be run. It doesn't repeat the command, since
-    /// more people may read a cause than a command.
+    /// The cause: quotes that don't close, a program that isn't there or can't be run. It doesn't repeat the command,
+    /// since more people may read a cause than a command.
     pub(crate) fn resolve(&self, text: &str) -> Result<Command, String> {
         let words = shell_words::split(text).map_err(|error| format!("its command: {error}"))?;
         let mut words = words.into_iter();

@@ -184,8 +184,9 @@ impl Meter {
         self.told.clear();
     }
 
-    /// What was used since the last reading, where it isn't as much as before. A slot counts once it was there for a whole
-    /// interval and what it does with its devices is known: until then the scheduler knows better than we what to expect of it.
+    /// What was used since the last reading, where it isn't as much as before. A slot counts once it was there for a
+    /// whole interval and what it does with its devices is known: until then the scheduler knows better than we what to
+    /// expect of it.
     pub(crate) fn compare(&mut self, reading: Reading) -> Vec<v1::ServerUse> {
         let Some(last) = self.last.replace(reading) else { return Vec::new() };
         let Some(now) = &self.last else { return Vec::new() };

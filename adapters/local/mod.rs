@@ -1,9 +1,9 @@
 //! This machine, cut into virtual servers, as a manager: starts, watches and ends the processes of every job's slots.
 //!
-//! [`run`] attaches to a daemon over `manager.proto`. Plans go through a state machine without I/O (`fleet`), which says
-//! what to start and whom to signal; the rest of this folder does so (`agent`, `process`), remembers it (`state`),
-//! finds it again after a crash (`adopt`), and measures it (`measure`). See the folder's README for what a training program is given and what
-//! remains after which kind of end.
+//! [`run`] attaches to a daemon over `manager.proto`. Plans go through a state machine without I/O (`fleet`), which
+//! says what to start and whom to signal; the rest of this folder does so (`agent`, `process`), remembers it (`state`),
+//! finds it again after a crash (`adopt`), and measures it (`measure`). See the folder's README for what a training
+//! program is given and what remains after which kind of end.
 
 mod adopt;
 mod agent;
@@ -39,8 +39,8 @@ pub use self::{
 /// lost chief; 75 (`EX_TEMPFAIL`) is for programs that have no codes of their own.
 pub const RESTART_ALL_EXITS: [i32; 3] = [41, 42, 75];
 
-/// A process that ends with this code says that starting again won't help, as `trainmaster-trainer` does when the loss is
-/// no longer a number: the job has failed.
+/// A process that ends with this code says that starting again won't help, as `trainmaster-trainer` does when the loss
+/// is no longer a number: the job has failed.
 pub const HOPELESS_EXIT: i32 = 44;
 
 /// How the adapter is run.

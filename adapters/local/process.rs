@@ -30,8 +30,8 @@ pub(crate) struct Handle {
     pub(crate) start: u64,
 }
 
-/// Starts a program in a process group of its own, as this process's user or another one; then also in a session of its own, away
-/// from a terminal that is the daemon's.
+/// Starts a program in a process group of its own, as this process's user or another one; then also in a session of its
+/// own, away from a terminal that is the daemon's.
 ///
 /// # Errors
 /// What the operating system says: too many processes, a script without its interpreter, …
@@ -50,7 +50,8 @@ pub(crate) fn start(
             program
         }
         Some(user) => {
-            // It makes the session, which is a new group too, and becomes the program. Root's other groups are dropped with the user.
+            // It makes the session, which is a new group too, and becomes the program. Root's other groups are dropped
+            // with the user.
             let mut program = Command::new("setsid");
             program.arg("--").arg(&command.program).uid(user.uid).gid(user.gid);
             program

@@ -43,8 +43,8 @@ fn sweep_folder(folder: &Path, active: &BTreeSet<PathBuf>, retention: &Retention
     }
 }
 
-/// Removes a folder and all in it, if it is there. A job may have nested folders deeper than this process has descriptors or stack
-/// for, so another process does it; neither follows links.
+/// Removes a folder and all in it, if it is there. A job may have nested folders deeper than this process has
+/// descriptors or stack for, so another process does it; neither follows links.
 ///
 /// # Errors
 /// Something is left of it.

@@ -13,7 +13,8 @@ use trainmaster_manager::{SlotId, role};
 
 use super::slot::ProcessId;
 
-/// Bytes of an environment that are looked at: Linux starts programs with a few hundred thousand more, but ours have far fewer.
+/// Bytes of an environment that are looked at: Linux starts programs with a few hundred thousand more, but ours have
+/// far fewer.
 const LONGEST_ENVIRON: u64 = 1 << 20;
 
 /// In the environment of every process that this adapter starts: the id of its state folder.

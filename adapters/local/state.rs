@@ -108,8 +108,8 @@ impl StateDir {
         self.user.as_ref()
     }
 
-    /// Makes a job's folder with its checkpoints. Another user's takes its place once it is whole: from then on the user may have put
-    /// anything in it.
+    /// Makes a job's folder with its checkpoints. Another user's takes its place once it is whole: from then on the
+    /// user may have put anything in it.
     pub(crate) fn make_job(&self, folder: &Path) -> io::Result<()> {
         const CHECKPOINTS: &str = "checkpoints";
         match &self.user {

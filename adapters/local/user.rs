@@ -54,7 +54,8 @@ impl User {
         way.into_iter().find(|folder| !enters(folder))
     }
 
-    /// Makes a folder that is this user's alone. One that is there stays as it is: the user may have put anything in its place.
+    /// Makes a folder that is this user's alone. One that is there stays as it is: the user may have put anything in
+    /// its place.
     ///
     /// # Errors
     /// It can't be made.

@@ -124,9 +124,9 @@ pub(crate) fn shares(milli: i64, ours: &[i64]) -> Vec<DeviceShare> {
     shares
 }
 
-/// The kinds of things that servers are said to have, beside Ray's own. The core has room for only so many, and nodes can
-/// invent any number: some people give every node a resource of its name. Once taken, a kind stays as long as a node has
-/// it.
+/// The kinds of things that servers are said to have, beside Ray's own. The core has room for only so many, and nodes
+/// can invent any number: some people give every node a resource of its name. Once taken, a kind stays as long as a
+/// node has it.
 #[derive(Debug, Default)]
 pub(crate) struct Kinds {
     taken: BTreeSet<String>,

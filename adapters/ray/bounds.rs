@@ -1,6 +1,6 @@
 //! How much is taken of what others on the cluster say. Whoever reaches Ray's head can register nodes, make placement
-//! groups and write into its key-value store, whatever they like: that must neither end the daemon, in which this adapter
-//! runs, nor fill it, nor keep it from what all others say.
+//! groups and write into its key-value store, whatever they like: that must neither end the daemon, in which this
+//! adapter runs, nor fill it, nor keep it from what all others say.
 
 use trainmaster_core::text::{is_unseen, shown};
 

@@ -96,8 +96,8 @@ impl Dashboard {
         serde_json::from_slice(&body).map_err(|error| away(error.to_string()))
     }
 
-    /// A connection for each question: they are few. An answer that sends elsewhere is not followed, since the token is for
-    /// this dashboard.
+    /// A connection for each question: they are few. An answer that sends elsewhere is not followed, since the token is
+    /// for this dashboard.
     async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
         let stream = TcpStream::connect(&self.address).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;

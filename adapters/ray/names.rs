@@ -26,8 +26,8 @@ impl GroupName {
     }
 }
 
-/// A list of slots, such as `w0-3,w5,p0`: `w` for workers, then `p` for parameter servers, both ends of a range included.
-/// As large as its text, not as what that lists.
+/// A list of slots, such as `w0-3,w5,p0`: `w` for workers, then `p` for parameter servers, both ends of a range
+/// included. As large as its text, not as what that lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotRanges {
     /// In order, none of them twice.

@@ -1,4 +1,5 @@
-//! `trainmaster slurm …`: what people ask the agent inside slurmctld, over its control socket on the controller's machine.
+//! `trainmaster slurm …`: what people ask the agent inside slurmctld, over its control socket on the controller's
+//! machine.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},

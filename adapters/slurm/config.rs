@@ -12,8 +12,8 @@ use trainmaster_core::{
 pub struct Config {
     /// The manager's name in events.
     pub manager: String,
-    /// A job that isn't to run can't start for so many seconds; renewed when half of it is over. If Trainmaster is gone,
-    /// it starts after that.
+    /// A job that isn't to run can't start for so many seconds; renewed when half of it is over. If Trainmaster is
+    /// gone, it starts after that.
     pub lease: i64,
     /// A job that was let go and hasn't started after so many seconds counts as refused by Slurm.
     pub patience: i64,
@@ -21,8 +21,8 @@ pub struct Config {
     pub grace: i64,
     /// What each server has to the network, in Mbit/s: Slurm doesn't say. Without it no job may ask for bandwidth.
     pub bandwidth: Option<i64>,
-    /// The priority of jobs that are let go; without it Slurm's own stands, and a job of others may take what was decided
-    /// for one of ours.
+    /// The priority of jobs that are let go; without it Slurm's own stands, and a job of others may take what was
+    /// decided for one of ours.
     pub priority: Option<u32>,
     /// The feed's address for training programs.
     pub feed: Option<String>,

@@ -1,6 +1,6 @@
 //! Slurm, as far as it can be said without talking to it: its texts and records become the core's events, the core's
-//! plan becomes calls of Slurm's API, their answers become events again. No I/O, no clock, no Slurm library: the plugins
-//! in `integration/slurm` bring those.
+//! plan becomes calls of Slurm's API, their answers become events again. No I/O, no clock, no Slurm library: the
+//! plugins in `integration/slurm` bring those.
 //!
 //! * [`comment`] and [`submit`]: which jobs are ours, what they ask for, and what is wrong with them;
 //! * [`seen`], [`gres`], [`hostlist`], [`node`]: what Slurm's records and texts mean;

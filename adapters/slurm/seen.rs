@@ -228,8 +228,8 @@ impl Job {
         }
     }
 
-    /// This leader of a heterogeneous job and its other component as one job: nodes are those of both, it is pending until
-    /// none is, and may start when both may.
+    /// This leader of a heterogeneous job and its other component as one job: nodes are those of both, it is pending
+    /// until none is, and may start when both may.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
         use JobPhase::{Leaving, Over, Pending, Running, Starting};

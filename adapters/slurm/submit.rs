@@ -79,8 +79,8 @@ pub struct Leader {
 }
 
 /// Checks a job and holds it; of a heterogeneous one its first component, which speaks for all, and to which the others
-/// come with [`submit_servers`]. `None`: it isn't ours. `token` is the hash of what its environment gets, `now` and `lease`
-/// are in seconds.
+/// come with [`submit_servers`]. `None`: it isn't ours. `token` is the hash of what its environment gets, `now` and
+/// `lease` are in seconds.
 ///
 /// # Errors
 /// For its owner: the key or option, its value and what is allowed.
@@ -323,8 +323,8 @@ fn gpus(option: &str, text: &str) -> Result<Option<Gres>, String> {
     }
 }
 
-/// What the description leaves open of a role, from what sbatch was asked for: a task is a worker or a parameter server,
-/// and in a heterogeneous job's component one of its role.
+/// What the description leaves open of a role, from what sbatch was asked for: a task is a worker or a parameter
+/// server, and in a heterogeneous job's component one of its role.
 fn defaults(role: &str, pairs: &Pairs, job: &Submission, asked: &Asked) -> Result<Pairs, String> {
     let key = |field: &str| format!("{role}.{field}");
     let given = |key: &str| pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value);

@@ -73,8 +73,8 @@ pub(crate) fn shown(launch: &Launch) -> String {
     launch.config.as_ref().map_or("none given".into(), |file| file.display().to_string())
 }
 
-/// The check of an adapter's configuration under `name`, and, if that can be used, what `look` finds: something to say of it,
-/// and more checks.
+/// The check of an adapter's configuration under `name`, and, if that can be used, what `look` finds: something to say
+/// of it, and more checks.
 pub(crate) fn examine<T>(
     name: &'static str,
     config: Result<T, FileError>,

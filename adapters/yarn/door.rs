@@ -1,4 +1,5 @@
-//! Who may call what of this adapter's server: the plug-ins with their token, ApplicationMasters with their application's secret.
+//! Who may call what of this adapter's server: the plug-ins with their token, ApplicationMasters with their
+//! application's secret.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

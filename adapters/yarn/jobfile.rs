@@ -17,8 +17,8 @@ const LONGEST_FILE: usize = 64 << 10;
 const SHELL: [char; 7] = ['"', '\\', '$', '`', '\n', '\r', PERCENT];
 const PERCENT: char = '%';
 
-/// A job file as it survives an ApplicationMaster's environment: percent-encoded. It then begins with `%`, as no job file
-/// does.
+/// A job file as it survives an ApplicationMaster's environment: percent-encoded. It then begins with `%`, as no job
+/// file does.
 pub(crate) fn encode(text: &str) -> String {
     let mut encoded = String::new();
     for (at, c) in text.chars().enumerate() {

@@ -27,8 +27,8 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// Takes over a snapshot's nodes. A ResourceManager that has restarted knows none of its nodes until they come back: until
-    /// they would have expired they stay as they were.
+    /// Takes over a snapshot's nodes. A ResourceManager that has restarted knows none of its nodes until they come
+    /// back: until they would have expired they stay as they were.
     pub(crate) fn see(&mut self, now: Duration, cluster: &mut wire::Cluster, complain: impl FnMut(String)) {
         if self.started_ms != 0 && cluster.started_ms != self.started_ms {
             let told = u64::try_from(cluster.node_expiry_ms).ok().filter(|expiry| *expiry > 0);

@@ -322,8 +322,8 @@ struct Entry {
 }
 
 impl Containers {
-    /// In the plug-ins' words, without the ApplicationMaster's, each with its role; none where another ApplicationMaster than
-    /// ours asked for it. Which slots they are isn't told.
+    /// In the plug-ins' words, without the ApplicationMaster's, each with its role; none where another
+    /// ApplicationMaster than ours asked for it. Which slots they are isn't told.
     pub(crate) fn into_wire(self) -> Vec<(wire::Container, Option<Role>)> {
         let rows =
             self.container.into_iter().filter(|row| row.priority != MASTERS && row.container_state != "COMPLETE");

@@ -118,8 +118,8 @@ impl Poller {
         }
         let nodes: Nodes = self.client.read(&format!("{CLUSTER}/nodes")).await.map_err(text)?;
         let rows = self.applications(unended).await.map_err(text)?;
-        // Between two attempts, and until it comes back to a ResourceManager that restarted, an application isn't running, though
-        // its programs may.
+        // Between two attempts, and until it comes back to a ResourceManager that restarted, an application isn't
+        // running, though its programs may.
         let active: BTreeSet<_> = rows.iter().filter(|row| row.is_active()).map(|row| row.id.clone()).collect();
         self.silent.retain(|id| active.contains(id));
         self.attempts.retain(|id, _| active.contains(id));
@@ -164,8 +164,8 @@ impl Poller {
         Ok(rows)
     }
 
-    /// A running application; its containers are kept. Where the ResourceManager refuses to tell those, as it does while an
-    /// attempt ends, the last ones stand.
+    /// A running application; its containers are kept. Where the ResourceManager refuses to tell those, as it does
+    /// while an attempt ends, the last ones stand.
     async fn running(&mut self, row: AppRow) -> Result<wire::Application, String> {
         let marker = row.am_container_logs.clone();
         let id = row.id.clone();

@@ -9,9 +9,9 @@ const LARGEST: u32 = (1 << INDEX_BITS) - 1;
 /// The incarnation of containers that a job got alone, while nobody planned it. The daemon never gets there.
 pub(crate) const ALONE: u32 = LARGEST;
 
-/// What a container of a job is for. As an allocation request ID the upper 32 bits are the incarnation, bit 31 is set for
-/// parameter servers, and the rest is the index. Incarnations begin with 1, so it is never 0, which YARN gives requests
-/// without an ID, and never negative.
+/// What a container of a job is for. As an allocation request ID the upper 32 bits are the incarnation, bit 31 is set
+/// for parameter servers, and the rest is the index. Incarnations begin with 1, so it is never 0, which YARN gives
+/// requests without an ID, and never negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AllocationRequest {
     incarnation: u32,

@@ -130,8 +130,9 @@ impl Allocation {
         Shape { workers: self.workers, servers: self.slots.len() as u32 - self.workers }
     }
 
-    /// Whether the slot computes now: a worker some of whose work runs, a parameter server where any work runs, and everyone
-    /// where nobody schedules work. What isn't busy is charged memory and disk only. O(log work), of a server O(work).
+    /// Whether the slot computes now: a worker some of whose work runs, a parameter server where any work runs, and
+    /// everyone where nobody schedules work. What isn't busy is charged memory and disk only. O(log work), of a server
+    /// O(work).
     pub fn is_busy(&self, slot: &Slot) -> bool {
         let runs = |work: &Work| work.state == WorkState::Running;
         self.work.is_empty()
@@ -162,8 +163,8 @@ impl Allocation {
         })
     }
 
-    /// These slots doing what `known` has them do, less those that are seen `idle`; who is seen busy where nothing is to
-    /// run still runs something.
+    /// These slots doing what `known` has them do, less those that are seen `idle`; who is seen busy where nothing is
+    /// to run still runs something.
     pub(crate) fn working_as(self, known: &Self, idle: impl Fn(&Slot) -> bool) -> Self {
         let mut seen = self.with_work_of(known, |slot, work| match work.state {
             WorkState::Running if slot.is_some_and(&idle) => WorkState::Queued(0),

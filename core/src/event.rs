@@ -246,7 +246,8 @@ pub enum EventError {
     /// Not even its smallest shape could ever run, were it alone.
     #[error("{0}")]
     NeverFits(String),
-    /// A type of resource beside as many others as there may be: fewer where a job brings it than where a server has it.
+    /// A type of resource beside as many others as there may be: fewer where a job brings it than where a server has
+    /// it.
     #[error("resource {name:?}: there may be {most} types of resources beside it, and as many are in use")]
     ResourceTypes {
         /// Its name.

@@ -1,7 +1,8 @@
 //! The guard: what an engine proposes is checked, whoever wrote the engine.
 //!
 //! Once in [`Ticket::run`](crate::Ticket::run), against the state that the engine saw: a violation is the engine's
-//! fault. A second time at commit, where the plan is cut to what still fits (see `scheduler/settle.rs`): nobody's fault.
+//! fault. A second time at commit, where the plan is cut to what still fits (see `scheduler/settle.rs`): nobody's
+//! fault.
 
 use std::collections::BTreeMap;
 
@@ -109,8 +110,8 @@ const UNTOUCHED: u32 = u32::MAX;
 
 /// Checks a proposal against the state it was made from.
 ///
-/// O(all servers), to find a server's sum at once, + for each job that changes its slots and, for each server of it, the
-/// log of how many it has.
+/// O(all servers), to find a server's sum at once, + for each job that changes its slots and, for each server of it,
+/// the log of how many it has.
 pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang, limits: Limits) -> Result<Sums, Violation> {
     let mut named: Vec<JobId> = proposal.changes.iter().map(|(id, _)| *id).collect();
     named.sort_unstable();
@@ -178,9 +179,10 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang, limits: Limi
     Ok(sums)
 }
 
-/// Whether servers that are given more stay within the limit, as far as they are measured: what is measured, without slots that
-/// are gone, with what is expected of those that come. What comes alone always may. Of GPUs single devices would have to be looked
-/// at, which is the engine's. O(slots of the changed jobs + slots measured on the servers that get some).
+/// Whether servers that are given more stay within the limit, as far as they are measured: what is measured, without
+/// slots that are gone, with what is expected of those that come. What comes alone always may. Of GPUs single devices
+/// would have to be looked at, which is the engine's. O(slots of the changed jobs + slots measured on the servers that
+/// get some).
 fn check_measured(state: &State, proposal: &Proposal, limit: u16) -> Result<(), Violation> {
     let most = f64::from(limit) / 1000.0;
     let changed: BTreeMap<JobId, &Verdict> = proposal.changes.iter().map(|(id, verdict)| (*id, verdict)).collect();

@@ -70,16 +70,16 @@ impl Default for Stability {
 /// What shapes the pool's manager can carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShapeRules {
-    /// Each server of a job has the same number of workers and of parameter servers; where the roles don't share servers,
-    /// each server of a role has the same number of it. A running job gives whole servers up or nothing.
+    /// Each server of a job has the same number of workers and of parameter servers; where the roles don't share
+    /// servers, each server of a role has the same number of it. A running job gives whole servers up or nothing.
     pub equal_per_server: bool,
     /// Workers and parameter servers may share a server.
     pub colocate: bool,
     /// Workers can be added to a running incarnation (removing them is always possible).
     pub grow_in_place: bool,
-    /// Thousandths of each device, CPU and bandwidth that may be reserved: 1000, or more where tasks may share what they
-    /// don't use up. Only on servers that list their devices. CPUs and bandwidth for every engine; two tasks come to one
-    /// whole device only under engines that go by what is measured.
+    /// Thousandths of each device, CPU and bandwidth that may be reserved: 1000, or more where tasks may share what
+    /// they don't use up. Only on servers that list their devices. CPUs and bandwidth for every engine; two tasks come
+    /// to one whole device only under engines that go by what is measured.
     pub oversubscribe: u16,
 }
 

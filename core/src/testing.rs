@@ -28,13 +28,14 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// An engine that runs at arrivals and departures and calls `decide` with the round and the number of earlier decisions.
+    /// An engine that runs at arrivals and departures and calls `decide` with the round and the number of earlier
+    /// decisions.
     pub fn new(decide: impl Fn(&mut Round<'_>, usize) -> Result<(), EngineError> + Send + Sync + 'static) -> Self {
         Self { triggers: Triggers { interval: None, arrival: true, departure: true }, decide: Box::new(decide) }
     }
 
-    /// In the n-th decision the workers of the j-th job, by number, get the servers `script[n][j]`; a job without any waits.
-    /// The last line of the script counts for good. Each worker gets one device of a server that lists devices.
+    /// In the n-th decision the workers of the j-th job, by number, get the servers `script[n][j]`; a job without any
+    /// waits. The last line of the script counts for good. Each worker gets one device of a server that lists devices.
     pub fn places(script: Vec<Vec<Vec<u32>>>) -> Self {
         Self::new(move |round, decision| {
             let mut used: BTreeMap<u32, u16> = BTreeMap::new();

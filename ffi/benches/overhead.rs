@@ -1,5 +1,5 @@
-//! What the C functions add to a decision on 4,000 jobs: the same events and calls, by the Rust API and by the C functions,
-//! in turn. CPU time is the wall clock's here, so look at the ratio: `cargo bench -p trainmaster-ffi`.
+//! What the C functions add to a decision on 4,000 jobs: the same events and calls, by the Rust API and by the C
+//! functions, in turn. CPU time is the wall clock's here, so look at the ratio: `cargo bench -p trainmaster-ffi`.
 
 use std::{ptr, time::Instant};
 

@@ -17,7 +17,8 @@ fn the_suite_holds_under_the_sanitizers() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "all promises kept\n");
 }
 
-/// Whether a tool is there; if not, the test says that it is skipped: on its output, and in the file that `make test` counts.
+/// Whether a tool is there; if not, the test says that it is skipped: on its output, and in the file that `make test`
+/// counts.
 fn has(tool: &str) -> bool {
     let is_there = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {

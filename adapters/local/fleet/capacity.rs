@@ -1,4 +1,5 @@
-//! The adapter's own count of the devices: a plan that overfills one, as far as the cluster file lets it be filled, is refused before anything is stopped for it.
+//! The adapter's own count of the devices: a plan that overfills one, as far as the cluster file lets it be filled, is
+//! refused before anything is stopped for it.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,8 @@ use super::{
     plan::{Run, Wanted},
 };
 
-/// Takes jobs out of `changed` until no device is planned for more than there may be; returns each with its name and the cause.
-/// Unchanged jobs are never the ones to give way, and among the changed ones the last named gives way first.
+/// Takes jobs out of `changed` until no device is planned for more than there may be; returns each with its name and
+/// the cause. Unchanged jobs are never the ones to give way, and among the changed ones the last named gives way first.
 pub(super) fn prune(
     cluster: &Cluster,
     jobs: &BTreeMap<u64, Job>,

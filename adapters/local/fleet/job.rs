@@ -217,7 +217,8 @@ impl Job {
         ended && self.processes.is_empty() && !self.done.is_empty()
     }
 
-    /// A process is gone. If nobody had asked it to and it didn't say that it was done, returns what people should know.
+    /// A process is gone. If nobody had asked it to and it didn't say that it was done, returns what people should
+    /// know.
     pub(super) fn exited(
         &mut self,
         incarnation: u32,
@@ -396,8 +397,8 @@ impl Job {
             let struck = self.strikes.get(slot).map_or(Duration::ZERO, |strikes| strikes.not_before);
             let not_before = match self.done.get(slot) {
                 Some(done) if done.revision >= run.revision => continue,
-                // It left for a revision this adapter never saw, and a newer one wants it again; or the whole program is
-                // ending, which shows soon.
+                // It left for a revision this adapter never saw, and a newer one wants it again; or the whole program
+                // is ending, which shows soon.
                 Some(done) => struck.max(done.at.saturating_add(policy.settle)),
                 None => struck,
             };

@@ -61,8 +61,10 @@ pub(crate) struct Wanted {
     pub(crate) grace: Duration,
 }
 
+type Resolver = dyn Fn(&str) -> Result<Command, String> + Send;
+
 /// How a command's text becomes a program: looks at the file system, so the caller brings it.
-pub(crate) struct Resolve(Box<dyn Fn(&str) -> Result<Command, String> + Send>);
+pub(crate) struct Resolve(Box<Resolver>);
 
 impl Resolve {
     pub(crate) fn by(resolve: impl Fn(&str) -> Result<Command, String> + Send + 'static) -> Self {

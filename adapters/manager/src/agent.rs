@@ -33,7 +33,8 @@ pub trait Manager: Send {
         false
     }
 
-    /// Whether it knows enough to attach: its first message tells all that there is, and what isn't in it counts as gone.
+    /// Whether it knows enough to attach: its first message tells all that there is, and what isn't in it counts as
+    /// gone.
     fn is_ready(&self) -> bool {
         true
     }
@@ -53,7 +54,8 @@ pub trait Manager: Send {
     /// The daemon knows all that the last snapshot said.
     fn told(&mut self) {}
 
-    /// Does what there is to do, and touches the outbox where something may have changed. Returns when to act again at the latest.
+    /// Does what there is to do, and touches the outbox where something may have changed. Returns when to act again at
+    /// the latest.
     async fn act(&mut self, now: Duration, outbox: &mut Outbox) -> Option<Duration>;
 
     /// Waits until there is something to do. It may be dropped at any await.
@@ -73,8 +75,8 @@ pub trait Manager: Send {
     }
 }
 
-/// Runs a manager until `shutdown` resolves: attaches to the daemon, again whenever that comes back. Dropping the future ends
-/// it at once.
+/// Runs a manager until `shutdown` resolves: attaches to the daemon, again whenever that comes back. Dropping the
+/// future ends it at once.
 pub async fn run(mut manager: impl Manager, daemon: Arc<dyn Daemon>, shutdown: impl Future<Output = ()> + Send) {
     let began = Instant::now();
     let mut outbox = Outbox::new(manager.name(), manager.takes_submissions());

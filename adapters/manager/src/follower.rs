@@ -11,8 +11,8 @@ pub trait Follows {
     /// How many devices a server lists: `None` if there is no such server, `Some(None)` if the manager chooses devices.
     fn devices(&self, server: &str) -> Option<Option<usize>>;
 
-    /// Takes a job's plan, which stands in place of the last one. `order` is the cause where the plan makes no sense: then
-    /// the last one stands.
+    /// Takes a job's plan, which stands in place of the last one. `order` is the cause where the plan makes no sense:
+    /// then the last one stands.
     fn order(&mut self, now: Duration, job: &Named, order: Result<Order, String>) -> Taken;
 
     /// Jobs that aren't listed aren't the scheduler's any more.
@@ -94,8 +94,8 @@ impl Follower {
         self.knows_all
     }
 
-    /// Takes a plan over, as far as it makes sense. Returns answers for the jobs that it changes, and for all jobs where it is
-    /// the first since the scheduler came.
+    /// Takes a plan over, as far as it makes sense. Returns answers for the jobs that it changes, and for all jobs
+    /// where it is the first since the scheduler came.
     pub fn follow(&mut self, now: Duration, plan: v1::Plan, by: &mut impl Follows) -> Vec<Answer> {
         let stamp = (plan.term, plan.decision);
         if self.stamp.is_some_and(|applied| stamp < applied) {

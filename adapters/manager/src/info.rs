@@ -35,8 +35,8 @@ pub struct Launch {
     pub trainer: Option<PathBuf>,
 }
 
-/// The adapters of a build, and the commands that they bring. The program names it, and hands it to the daemon and the command
-/// line.
+/// The adapters of a build, and the commands that they bring. The program names it, and hands it to the daemon and the
+/// command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adapters {
     /// In the order that people are shown.

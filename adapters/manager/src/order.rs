@@ -80,8 +80,8 @@ impl fmt::Debug for Token {
 }
 
 impl Order {
-    /// Reads a job's plan. `devices` says how many devices a server lists: `None` if there is no such server, `Some(None)`
-    /// if its manager chooses devices.
+    /// Reads a job's plan. `devices` says how many devices a server lists: `None` if there is no such server,
+    /// `Some(None)` if its manager chooses devices.
     ///
     /// # Errors
     /// The cause of the refusal: names the value and what is allowed.

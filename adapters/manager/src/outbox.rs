@@ -104,8 +104,8 @@ impl Outbox {
         self.answers.drain(..beyond);
     }
 
-    /// What was measured on servers, where anything was; false if nobody heard it: it isn't kept, the next measurement is
-    /// worth more.
+    /// What was measured on servers, where anything was; false if nobody heard it: it isn't kept, the next measurement
+    /// is worth more.
     pub fn measured(&self, servers: Vec<ServerUse>) -> bool {
         let heard = |stream: &mpsc::Sender<Observation>| {
             stream.try_send(self.observation(Kind::Utilisation(Utilisation { servers: servers.clone() }))).is_ok()

@@ -45,8 +45,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The daemon at an address, with a token, or with a certificate and its key, where the daemon accepts these. Connects when
-    /// it is first asked; needs a Tokio runtime.
+    /// The daemon at an address, with a token, or with a certificate and its key, where the daemon accepts these.
+    /// Connects when it is first asked; needs a Tokio runtime.
     ///
     /// # Errors
     /// The address, a certificate or the token can't be used.

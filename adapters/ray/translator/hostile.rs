@@ -1,5 +1,5 @@
-//! A cluster on which somebody registers nodes, makes placement groups and writes documents as they like: the daemon can
-//! read whatever it is told, and what others have isn't lost.
+//! A cluster on which somebody registers nodes, makes placement groups and writes documents as they like: the daemon
+//! can read whatever it is told, and what others have isn't lost.
 
 use proptest::prelude::*;
 use trainmaster_core::{Event, Scheduler, Settings, Time};

@@ -346,8 +346,8 @@ impl Follows for Translator {
             let told = Told { name: &order.name, newest: job.newest.max(order.incarnation) };
             let seen = Seen::new(&self.view, self.view.groups_of(id).iter().collect(), id, Some(told));
             if !seen.is_as(&order, &self.names) {
-                // What runs does so as it was last to. An order to end is no run to be refused: that it isn't followed is
-                // seen from what is there.
+                // What runs does so as it was last to. An order to end is no run to be refused: that it isn't followed
+                // is seen from what is there.
                 if order.action == Action::Run {
                     return Taken::Refused(why.clone());
                 }

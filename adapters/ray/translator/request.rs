@@ -17,7 +17,8 @@ use super::super::{
 /// Strict mode takes what is four times as old for stale.
 const RENEWED: i64 = 30_000;
 
-/// How many nodes of each type there shall be: `wanted` are the servers that plans name, `busy` those that anybody uses.
+/// How many nodes of each type there shall be: `wanted` are the servers that plans name, `busy` those that anybody
+/// uses.
 fn counts<'a>(
     node_types: &'a [NodeType],
     wanted: &BTreeSet<&str>,

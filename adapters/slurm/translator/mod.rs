@@ -67,8 +67,8 @@ struct Tracked {
     said: Option<Why>,
     /// What it holds of each node.
     own: BTreeMap<String, Own>,
-    /// When it was first seen in the queue again. Slurm revokes the credentials of what it stops by the second: a job that
-    /// starts within that second never does, and counts as failed.
+    /// When it was first seen in the queue again. Slurm revokes the credentials of what it stops by the second: a job
+    /// that starts within that second never does, and counts as failed.
     requeued: i64,
     /// When Slurm was told that it may start.
     let_go: Option<i64>,

@@ -145,7 +145,8 @@ impl Translator {
         }
     }
 
-    /// Submits jobs to the core whose time has come: not before their owner's `--begin`, nor while they wait for others.
+    /// Submits jobs to the core whose time has come: not before their owner's `--begin`, nor while they wait for
+    /// others.
     fn offer(&mut self, seen: &Observation, events: &mut Vec<Event>) {
         let threads = seen.nodes.iter().map(|node| node.threads).max().unwrap_or(1);
         for (id, job) in &mut self.jobs {

@@ -27,9 +27,9 @@ enum Step {
 }
 
 impl Translator {
-    /// What is to be done now, for the plan in the core's state: at most one order for each job, of a heterogeneous one for
-    /// each component, the leader's last. Each must be answered ([`answered`](Self::answered)), in this order, before the next
-    /// observation.
+    /// What is to be done now, for the plan in the core's state: at most one order for each job, of a heterogeneous one
+    /// for each component, the leader's last. Each must be answered ([`answered`](Self::answered)), in this order,
+    /// before the next observation.
     pub fn orders(&mut self, state: &State) -> Vec<Order> {
         let now = self.now;
         if !self.synced {
@@ -169,8 +169,8 @@ impl Tracked {
         Step::Order(Action::Update(Box::new(update)))
     }
 
-    /// Holds a pending job; renewed when half of the lease is over, or when there is another kind of reason for it. Never
-    /// before its owner's own time.
+    /// Holds a pending job; renewed when half of the lease is over, or when there is another kind of reason for it.
+    /// Never before its owner's own time.
     fn keep(&mut self, now: i64, lease: i64, why: Option<(Why, String)>) -> Option<Action> {
         if self.seen.phase() != JobPhase::Pending || self.seen.is_held() || self.seen.waits_for_jobs() {
             return None;

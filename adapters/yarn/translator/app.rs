@@ -84,7 +84,8 @@ pub(super) struct App {
     pub(super) end: Option<End>,
     /// The daemon was asked to cancel it.
     pub(super) cancelling: bool,
-    /// What containers are taken for where YARN doesn't tell it: the last run that was planned, as incarnation and servers.
+    /// What containers are taken for where YARN doesn't tell it: the last run that was planned, as incarnation and
+    /// servers.
     pub(super) basis: Option<(u32, BTreeMap<SlotId, String>)>,
     /// Where YARN doesn't tell it, what each container is.
     pub(super) labels: BTreeMap<String, i64>,
@@ -285,8 +286,8 @@ impl App {
         }
     }
 
-    /// The slots that containers are to be had for, each with its server: those planned; of a plan that was refused those
-    /// that run, if they are enough to go on with.
+    /// The slots that containers are to be had for, each with its server: those planned; of a plan that was refused
+    /// those that run, if they are enough to go on with.
     pub(super) fn wanted(&self, nodes: &Nodes) -> BTreeMap<SlotId, String> {
         let Some(order) = self.order.as_ref().filter(|order| order.action == Action::Run) else {
             return BTreeMap::new();
@@ -364,8 +365,8 @@ impl App {
             Some(End::Killed(diagnostics)) if stopped == Some(Action::Reject) => {
                 (ObservedPhase::Failed, diagnostics.clone())
             }
-            // The daemon is asked to cancel it. It is told again that nothing is left once its order to stop came: what it had
-            // issued until then it counts until it is.
+            // The daemon is asked to cancel it. It is told again that nothing is left once its order to stop came: what
+            // it had issued until then it counts until it is.
             Some(End::Killed(_)) | None => (self.phase(&held), String::new()),
         };
         let slots = held.iter().map(|(slot, held)| {

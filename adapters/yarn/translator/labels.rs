@@ -1,5 +1,5 @@
-//! Which slots containers are, where nobody tells: the REST API knows a container's node and what it was asked for with, but
-//! not the allocation request.
+//! Which slots containers are, where nobody tells: the REST API knows a container's node and what it was asked for
+//! with, but not the allocation request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,10 +35,10 @@ impl Expected {
     }
 }
 
-/// Writes into each container which slot it is, and keeps that in `labels` as long as it lives. New ones are slots that are
-/// expected on their node and have no container there, the oldest container the first slot; whose slot isn't expected any more
-/// becomes another of its role and node that is, since nothing tells the two apart. Others are nobody's.
-/// O(containers × log + slots).
+/// Writes into each container which slot it is, and keeps that in `labels` as long as it lives. New ones are slots that
+/// are expected on their node and have no container there, the oldest container the first slot; whose slot isn't
+/// expected any more becomes another of its role and node that is, since nothing tells the two apart. Others are
+/// nobody's. O(containers × log + slots).
 pub(super) fn assign(
     labels: &mut BTreeMap<String, i64>,
     containers: &mut [wire::Container],

@@ -1,6 +1,6 @@
 //! YARN's cluster as a state machine: what the ResourceManager tells and what the daemon plans go in; what the plug-ins
-//! enforce, what ApplicationMasters are to do, and what the daemon is told and asked comes out. No I/O, no clock: `now` is
-//! the time since the adapter began, `clock_ms` the Unix time.
+//! enforce, what ApplicationMasters are to do, and what the daemon is told and asked comes out. No I/O, no clock: `now`
+//! is the time since the adapter began, `clock_ms` the Unix time.
 
 mod app;
 mod labels;
@@ -50,7 +50,8 @@ const NO_QUEUE: &str = "default";
 /// What there is to ask of the daemon, and to say.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Step {
-    /// Applications, each with the job that it is, in the order of their submission; no more until all of them are answered.
+    /// Applications, each with the job that it is, in the order of their submission; no more until all of them are
+    /// answered.
     pub(crate) submit: Vec<(String, JobSpec)>,
     pub(crate) cancel: Vec<u64>,
     /// Plans that can't be carried out, with the decisions that brought them.
@@ -134,8 +135,8 @@ impl Translator {
         answers
     }
 
-    /// Takes over which applications are which jobs: from before this adapter was started and, where YARN doesn't tell what
-    /// they are, later ones, too.
+    /// Takes over which applications are which jobs: from before this adapter was started and, where YARN doesn't tell
+    /// what they are, later ones, too.
     pub(crate) fn learn(&mut self, now: Duration, jobs: Vec<v1::JobStatus>) {
         for job in jobs {
             let Some(external) = job.external else { continue };
@@ -160,9 +161,9 @@ impl Translator {
         self.look_at_servers(now, &mut BTreeSet::new());
     }
 
-    /// Why an application can't be this job, of this tenant. Where the daemon says what applications are, anybody who may submit may have
-    /// told it: whoever submits for another tenant than the application's user would have that user run commands. Where tenants aren't
-    /// users, the job that is there first stays.
+    /// Why an application can't be this job, of this tenant. Where the daemon says what applications are, anybody who
+    /// may submit may have told it: whoever submits for another tenant than the application's user would have that user
+    /// run commands. Where tenants aren't users, the job that is there first stays.
     fn objection(&self, application: &str, job: u64, tenant: &str) -> Option<String> {
         let app = self.apps.get(application).filter(|_| self.config.api == Api::Rest)?;
         match (self.config.accounts, app.job()) {
@@ -186,8 +187,8 @@ impl Translator {
         }
     }
 
-    /// From now on an application is this job. A daemon that lost its state gives numbers anew: the one that had this number
-    /// is another job's.
+    /// From now on an application is this job. A daemon that lost its state gives numbers anew: the one that had this
+    /// number is another job's.
     fn link(&mut self, application: &str, job: u64, tenant: &str) {
         if self.jobs.get(&job).is_some_and(|linked| linked == application) {
             return;
@@ -351,8 +352,8 @@ impl Translator {
         step
     }
 
-    /// Whether the daemon is to be asked which jobs it has: soon if it is one that somebody waits for. Says which applications
-    /// aren't jobs.
+    /// Whether the daemon is to be asked which jobs it has: soon if it is one that somebody waits for. Says which
+    /// applications aren't jobs.
     fn is_to_look_up(&mut self, now: Duration) -> bool {
         let mut is_wanted = now >= self.look_up_at;
         for (id, app) in &mut self.apps {
@@ -422,7 +423,8 @@ impl Translator {
         self.nodes.iter().next().is_some()
     }
 
-    /// What proves an ApplicationMaster to be an application's. `None`: there is no such application, or it has no secret.
+    /// What proves an ApplicationMaster to be an application's. `None`: there is no such application, or it has no
+    /// secret.
     pub(crate) fn secret(&self, application: &str) -> Option<SecretHash> {
         SecretHash::parse(&self.apps.get(application)?.row.as_ref()?.secret_hash)
     }

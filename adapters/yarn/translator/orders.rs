@@ -212,8 +212,8 @@ fn program(orders: &mut wire::Orders, spec: &JobSpec) {
     orders.environment.insert("TRAINMASTER_REVISION".into(), orders.revision.to_string());
 }
 
-/// What an ApplicationMaster does that can reach no adapter: the shape that the job's owner asked for, on whatever nodes
-/// YARN gives.
+/// What an ApplicationMaster does that can reach no adapter: the shape that the job's owner asked for, on whatever
+/// nodes YARN gives.
 pub(crate) fn alone(spec: &JobSpec, ttl: Duration) -> wire::Orders {
     let shape = spec.requested();
     let slots =

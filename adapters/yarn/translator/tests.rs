@@ -1,5 +1,5 @@
-//! Scenarios: what the ResourceManager tells and what the daemon plans go in; what is enforced, ordered and told is looked
-//! at.
+//! Scenarios: what the ResourceManager tells and what the daemon plans go in; what is enforced, ordered and told is
+//! looked at.
 
 use trainmaster_core::Role;
 use trainmaster_manager::SlotId;

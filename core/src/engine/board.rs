@@ -104,7 +104,8 @@ impl Board {
         Ok(self.take(state, job, &counts))
     }
 
-    /// Places tasks in their order, each where `choose` says, and takes their room; none of it where one finds no place.
+    /// Places tasks in their order, each where `choose` says, and takes their room; none of it where one finds no
+    /// place.
     pub(crate) fn place_tasks(
         &mut self,
         state: &State,
@@ -222,8 +223,8 @@ impl Board {
     }
 }
 
-/// The most that is free of each resource on one server that a job may use, found once a round for each role and set of labels.
-/// O(servers) each.
+/// The most that is free of each resource on one server that a job may use, found once a round for each role and set of
+/// labels. O(servers) each.
 #[derive(Default)]
 pub(crate) struct Largest<'a>(BTreeMap<Wanted<'a>, (i64, Option<ServerId>)>);
 
@@ -247,7 +248,8 @@ impl<'a> Largest<'a> {
         })
     }
 
-    /// Why a shape isn't given: a limit's or the cluster's resource that runs short, else what has [no room](Self::reason).
+    /// Why a shape isn't given: a limit's or the cluster's resource that runs short, else what has [no
+    /// room](Self::reason).
     pub(crate) fn refusal(
         &mut self,
         state: &State,

@@ -36,7 +36,7 @@ pub enum Gang {
     Partial,
 }
 
-/// A scheduling policy. A new one is a file here and a line in [`REGISTRY`].
+/// A scheduling policy. A new one is a file in `engines` and a word in its list.
 ///
 /// `decide` must depend on its arguments alone: same state, changes, memo and budget, same proposal; a rebuilt index
 /// gives the same proposal as a kept one.
@@ -80,7 +80,8 @@ pub trait Engine: Send + Sync {
     fn readings(&self, _: &State, _: &Self::Memo) -> Vec<(String, f64)> {
         Vec::new()
     }
-    /// What its heuristic would choose now, from what a policy would be shown: for hosts that train one. Decides nothing.
+    /// What its heuristic would choose now, from what a policy would be shown: for hosts that train one. Decides
+    /// nothing.
     fn demonstrate(&self, _: &State, _: &Self::Memo) -> Vec<Demonstration> {
         Vec::new()
     }

@@ -2,8 +2,8 @@
 //!
 //! * The contract: [`Engine`], its [`Triggers`] and [`Budget`], and what it may assume.
 //! * A decision in the making: [`Round`], over a [`Board`](board::Board) of the servers' room and a ledger of totals.
-//! * Verbs of a round: hand out shapes by share or by gain (`round`), serve jobs in a line (`in_line`) or in turn, stopping
-//!   others (`preempting`), share devices (`sharing`), place slots (`placing`).
+//! * Verbs of a round: hand out shapes by share or by gain (`round`), serve jobs in a line (`in_line`) or in turn,
+//!   stopping others (`preempting`), share devices (`sharing`), place slots (`placing`).
 //! * What can be set: [`Parameters`].
 
 mod any;

@@ -1,4 +1,5 @@
-//! What can be set of an engine: each parameter is read once, by its name, its default, what is allowed, and what it means.
+//! What can be set of an engine: each parameter is read once, by its name, its default, what is allowed, and what it
+//! means.
 
 use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive};
 

@@ -1,7 +1,7 @@
 //! Whole jobs in an order: each in turn gets all of its shape or nothing, and who runs further down makes room.
 //!
-//! What the preemptive engines share, which differ in the order alone. A job is skipped, not waited for, where its shape
-//! has no room even if all behind it made theirs. What runs stays where it is until somebody ahead of it can't do
+//! What the preemptive engines share, which differ in the order alone. A job is skipped, not waited for, where its
+//! shape has no room even if all behind it made theirs. What runs stays where it is until somebody ahead of it can't do
 //! without its room: free room is taken first, then that of the jobs furthest behind, of as few as will do.
 
 use std::sync::Arc;
@@ -31,8 +31,8 @@ pub(crate) fn shape(job: &Job) -> Shape {
 impl<'a, I> Round<'a, I> {
     /// Serves jobs in their order, out of what `ledger` leaves them.
     ///
-    /// O(slots · log servers) for what each job has, gets or is refused; a job that others have to make room for costs that
-    /// much for each of those tried, from the last one on.
+    /// O(slots · log servers) for what each job has, gets or is refused; a job that others have to make room for costs
+    /// that much for each of those tried, from the last one on.
     pub(crate) fn serve_in_turn(
         &mut self,
         order: &[&'a Arc<Job>],

@@ -67,8 +67,8 @@ impl<'a, I> Round<'a, I> {
         Self { state, changes, board, index, last, budget, proposal: Proposal::default() }
     }
 
-    /// The jobs that are the engine's to plan and aren't [in transit](Job::is_in_transit), in the order of arrival, and what
-    /// all others leave. O(jobs).
+    /// The jobs that are the engine's to plan and aren't [in transit](Job::is_in_transit), in the order of arrival, and
+    /// what all others leave. O(jobs).
     pub(crate) fn jobs(&mut self) -> (Vec<&'a Arc<Job>>, Ledger) {
         let state = self.state;
         let in_transit = |job: &Job| job.is_in_transit(state.now);
@@ -139,8 +139,8 @@ impl<'a, I> Round<'a, I> {
         placing.place(self.state, self.board, job, shape, self.last, self.budget)
     }
 
-    /// Max-min fairness in dominant shares: whoever has the smallest is [handed](hand_out) the next step. Who doesn't get its
-    /// smallest shape waits.
+    /// Max-min fairness in dominant shares: whoever has the smallest is [handed](hand_out) the next step. Who doesn't
+    /// get its smallest shape waits.
     pub(crate) fn fair_shapes(
         &mut self,
         shares: &mut [(&'a Arc<Job>, Shape)],
@@ -153,13 +153,14 @@ impl<'a, I> Round<'a, I> {
         })
     }
 
-    /// One round in which steps go by what they are predicted to gain per GPU (per worker, where workers take none): first the jobs'
-    /// smallest shapes, those of the lowest `rank` before all others, then worker after worker with its parameter server. `gain` is
-    /// that of a whole shape, from 0 up. A step that gains nothing is left out, and so is one beyond what was requested where no
-    /// speed is known; a smallest shape never is. Jobs that
-    /// have slots are placed first, then the others, both in the order of their smallest shapes.
+    /// One round in which steps go by what they are predicted to gain per GPU (per worker, where workers take none):
+    /// first the jobs' smallest shapes, those of the lowest `rank` before all others, then worker after worker with its
+    /// parameter server. `gain` is that of a whole shape, from 0 up. A step that gains nothing is left out, and so is
+    /// one beyond what was requested where no speed is known; a smallest shape never is. Jobs that have slots are
+    /// placed first, then the others, both in the order of their smallest shapes.
     ///
-    /// O(T log J) for T steps of J jobs, with two calls of `gain` each, plus what [`place_shapes`](Self::place_shapes) costs.
+    /// O(T log J) for T steps of J jobs, with two calls of `gain` each, plus what [`place_shapes`](Self::place_shapes)
+    /// costs.
     pub(crate) fn by_gain(
         &mut self,
         placing: Placing,
@@ -191,9 +192,9 @@ impl<'a, I> Round<'a, I> {
         self.place_shapes(shares, placing)
     }
 
-    /// Places each job's shape, in the order given; one that doesn't fit gets the next smaller 1:1 shape, down to its least.
-    /// Jobs whose shape stays the same stay where they are, unless a server of theirs drains and there is room elsewhere.
-    /// O(slots · blocks of the index).
+    /// Places each job's shape, in the order given; one that doesn't fit gets the next smaller 1:1 shape, down to its
+    /// least. Jobs whose shape stays the same stay where they are, unless a server of theirs drains and there is room
+    /// elsewhere. O(slots · blocks of the index).
     pub(crate) fn place_shapes(
         &mut self,
         shapes: Vec<(&'a Arc<Job>, Shape)>,
@@ -287,10 +288,10 @@ pub(crate) fn extra(from: Shape, to: Shape) -> Shape {
     Shape { workers: to.workers - from.workers, servers: to.servers - from.servers }
 }
 
-/// Hands out shapes step by step, for as long as the ledger has room: the step with the least key is next, of those from
-/// the smallest shape on to one more worker with its parameter server. `key(job, from, to)` is none of a step that isn't wanted.
-/// Ties go to the earlier in `shares`. A job that doesn't even get its smallest shape keeps an empty one, and `refused` hears why.
-/// O(log jobs) a step.
+/// Hands out shapes step by step, for as long as the ledger has room: the step with the least key is next, of those
+/// from the smallest shape on to one more worker with its parameter server. `key(job, from, to)` is none of a step that
+/// isn't wanted. Ties go to the earlier in `shares`. A job that doesn't even get its smallest shape keeps an empty one,
+/// and `refused` hears why. O(log jobs) a step.
 pub(crate) fn hand_out<K: Ord>(
     state: &State,
     shares: &mut [(&Arc<Job>, Shape)],
@@ -334,8 +335,8 @@ pub(crate) fn fair_shapes(
     hand_out(state, shares, ledger, budget, share, refused)
 }
 
-/// Whether a job has slots on a server that drains: it should move, if there is room for it elsewhere. O(slots), and only
-/// where a server drains at all.
+/// Whether a job has slots on a server that drains: it should move, if there is room for it elsewhere. O(slots), and
+/// only where a server drains at all.
 pub(crate) fn leaving(state: &State) -> impl Fn(&Job) -> bool {
     let draining: Vec<ServerId> =
         state.servers.iter().filter(|server| server.present && server.draining).map(|server| server.id).collect();

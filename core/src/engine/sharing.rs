@@ -18,8 +18,8 @@ use crate::{
     state::{Mandate, State},
 };
 
-/// The devices that a task would get on a server which has room for it and isn't overloaded by what it uses: the least loaded ones.
-/// O(resources + devices · log devices).
+/// The devices that a task would get on a server which has room for it and isn't overloaded by what it uses: the least
+/// loaded ones. O(resources + devices · log devices).
 pub(crate) fn devices(
     state: &State,
     board: &Board,
@@ -79,8 +79,8 @@ fn least_loaded(board: &Board, load: &Load, server: &Server, wanted: ResourceId,
     Some(devices)
 }
 
-/// No more slots of a role than this come to a server, one after another, until there is no room for the next or it would be
-/// overloaded by what it `uses`. O(resources + devices).
+/// No more slots of a role than this come to a server, one after another, until there is no room for the next or it
+/// would be overloaded by what it `uses`. O(resources + devices).
 pub(crate) fn at_most(
     state: &State,
     board: &Board,

@@ -15,7 +15,7 @@
 //! * A new job, or a resumed one, has no claim for the time before. It starts with the smallest service of the running
 //!   jobs. So no turn becomes longer than a round because others arrive late.
 //! * Ties go to running jobs, then to earlier ones. Running jobs keep their place, and free room is used before jobs
-//!   are stopped ([`serve_in_turn`](Round::serve_in_turn)). A job that doesn't fit is skipped, and comes earlier in the
+//!   are stopped (`Round::serve_in_turn`). A job that doesn't fit is skipped, and comes earlier in the
 //!   next round.
 //! * Service counts from the issue of slots, including restarts.
 //! * A round is a minute, as throughout that paper. If a restart costs about as much, set a longer `interval`, or use
@@ -24,7 +24,7 @@
 //! Choose it for comparisons, or if jobs can't be resized and every owner should see progress. Completion times suffer:
 //! equal jobs that take turns all end late.
 //!
-//! Cost: O(J log J) for J jobs, plus the cost of [`serve_in_turn`](Round::serve_in_turn). The memory has one entry per
+//! Cost: O(J log J) for J jobs, plus the cost of `Round::serve_in_turn`. The memory has one entry per
 //! job.
 
 use std::collections::BTreeMap;

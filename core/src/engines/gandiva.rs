@@ -9,8 +9,8 @@
 //! * Jobs are ordered as under [`fifo`](super::fifo), and get their requested shape or nothing.
 //! * A slot goes to a server of its own job, or else to one with jobs of its affinity, or else to one without jobs, or
 //!   else to any. Among these it goes to the server with the least used GPU, and to that GPU. If the pool
-//!   [oversubscribes](crate::settings::ShapeRules::oversubscribe), tasks share GPUs, unless the measured or expected use
-//!   overloads one.
+//!   [oversubscribes](crate::settings::ShapeRules::oversubscribe), tasks share GPUs, unless the measured or expected
+//!   use overloads one.
 //! * A GPU is overloaded if it carries more than `overload` in more than one slot. Then the slot that uses it least
 //!   moves, until the GPU is no longer overloaded. The target is the least used GPU that the slot doesn't overload. If
 //!   it fits nowhere, the next busier slot is tried. If none fits, all stay. A moving slot restarts from its checkpoint

@@ -7,14 +7,15 @@
 //!
 //! Chosen is:
 //! * Service is GPU time, restarts included ([`Job::service`](crate::Job::service)). Jobs in the same `quantum` of
-//!   service count as equal, and the earlier one goes first. Without that, equal jobs would stop each other all the time.
+//!   service count as equal, and the earlier one goes first. Without that, equal jobs would stop each other all the
+//!   time.
 //! * A job gets all that it requested or nothing. Jobs that run stay where they are until a job ahead needs their room
-//!   ([`Round::serve_in_turn`]).
-//! * Jobs in transit are left alone ([`Round::jobs`]).
+//!   (`Round::serve_in_turn`).
+//! * Jobs in transit are left alone (`Round::jobs`).
 //!
 //! Choose it where nothing is known of lengths and most jobs are short. Long jobs may starve while new ones come.
 //!
-//! Cost: O(J log J) for J jobs, plus what [`Round::serve_in_turn`] costs.
+//! Cost: O(J log J) for J jobs, plus what `Round::serve_in_turn` costs.
 
 use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{job::Service, reason::Reason, settings::SettingsError, time::Span};

@@ -16,7 +16,8 @@ macro_rules! engines {
     };
 }
 
-// In the order in which people are told of them. `scripts/check` formats these files: `cargo fmt` doesn't look into macros.
+// In the order in which people are told of them. `scripts/check` formats these files: `cargo fmt` doesn't look into
+// macros.
 engines! {
     optimus: Optimus,
     oasis: Oasis,

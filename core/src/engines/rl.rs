@@ -7,7 +7,7 @@
 //! Neither paper describes the inputs of a scheduler based on it, its network, or the order of jobs.
 //!
 //! The following choices are our own:
-//! * The mapping of tasks to GPUs and the network are those of [`mlfs`](super::mlfs)' policy, with one score for each
+//! * The mapping of tasks to GPUs and the network are those of [`mlfs`]' policy, with one score for each
 //!   task and place. Inputs that belong to other goals are excluded: urgency, deadline, accuracy, the gain of the next
 //!   epoch, and the priorities computed from them.
 //! * The reward is the mean JCT alone.
@@ -16,7 +16,7 @@
 //!   peers.
 //! * Owners partition their models, and these partitions are used. The paper divides a model into its layers.
 //!
-//! Choose it for comparisons. Cost: as [`mlfs`](super::mlfs).
+//! Choose it for comparisons. Cost: as [`mlfs`].
 
 use super::mlfs::{self, Mlfs};
 use crate::engine::{About, Build, Parameters};

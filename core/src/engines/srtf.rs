@@ -14,12 +14,12 @@
 //!   known ones minus the time since its arrival, so it eventually runs and is measured. If no time is known, the
 //!   earlier job goes first.
 //! * A job without room for its shape is skipped, so that no room stays idle. Running jobs keep their place, and free
-//!   room is used before jobs are stopped ([`serve_in_turn`](Round::serve_in_turn)).
+//!   room is used before jobs are stopped (`Round::serve_in_turn`).
 //!
 //! Choose it for comparisons, or if the mean completion time is important and long jobs may wait as long as shorter
 //! ones arrive.
 //!
-//! Cost: O(J log J) for J jobs, plus the cost of [`serve_in_turn`](Round::serve_in_turn).
+//! Cost: O(J log J) for J jobs, plus the cost of `Round::serve_in_turn`.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@
 //! * `order = "gittins"` (Tiresias-G): jobs go by the Gittins index of their age, highest first. With S the service of
 //!   completed jobs, it is P(S − a ≤ Δ | S > a) / E[min(S − a, Δ) | S > a]. Ages are rounded down to whole quanta Δ,
 //!   the first threshold, as in the authors' simulator. For a job older than all completed ones the index is 0. It uses
-//!   the last [`HISTORY`] completed jobs. Until [`ENOUGH`] jobs have completed, least attained service decides.
+//!   the last `HISTORY` completed jobs. Until `ENOUGH` jobs have completed, least attained service decides.
 //! * `promote`: a job that has waited for this multiple of its running time returns to the first queue, and its age
 //!   restarts (PROMOTEKNOB). The default is off (`0`), as in the authors' simulator; then long jobs may starve while
 //!   young ones arrive. If jobs are much longer than the first threshold and the cluster is overloaded, promotions are
@@ -29,8 +29,8 @@
 //!
 //! Choose it for comparisons, or if speeds and lengths are unknown.
 //!
-//! Cost: O(J log J) for J jobs, plus the cost of [`serve_in_turn`](Round::serve_in_turn). The memory has one entry per
-//! job, and [`HISTORY`] numbers.
+//! Cost: O(J log J) for J jobs, plus the cost of `Round::serve_in_turn`. The memory has one entry per
+//! job, and `HISTORY` numbers.
 
 use std::{
     cmp::Reverse,

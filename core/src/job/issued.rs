@@ -106,15 +106,16 @@ impl Issued {
 
 /// What a job was given so far, and may be given without a restart.
 impl Job {
-    /// The GPU time that it had so far: from when its slots were issued to when they were taken back, restarts included.
+    /// The GPU time that it had so far: from when its slots were issued to when they were taken back, restarts
+    /// included.
     pub fn service(&self, now: Time) -> Service {
         self.issued.service(now)
     }
 
-    /// Whether it was told to start, move or leave and isn't seen to have done so, or started repeatedly and hasn't reported
-    /// since. An engine that takes turns leaves such a job alone: otherwise each round would undo the last one where a
-    /// manager or a start takes longer than a round, and no job would ever train. A job that doesn't report is left alone
-    /// for a minute longer at each start from the third on, for ten minutes at most.
+    /// Whether it was told to start, move or leave and isn't seen to have done so, or started repeatedly and hasn't
+    /// reported since. An engine that takes turns leaves such a job alone: otherwise each round would undo the last one
+    /// where a manager or a start takes longer than a round, and no job would ever train. A job that doesn't report is
+    /// left alone for a minute longer at each start from the third on, for ten minutes at most.
     pub fn is_in_transit(&self, now: Time) -> bool {
         const MOST_MINUTES: u32 = 10;
         let issued = &self.issued;

@@ -89,7 +89,8 @@ fn segments(key: &str) -> Vec<&str> {
     fixed.split('.').map(|segment| segment.trim_matches('"')).chain(name.map(|name| name.trim_matches('"'))).collect()
 }
 
-/// TOML where it is TOML, else the text itself: `12h` needs no quotes. What nests deeper than anything a job says is text.
+/// TOML where it is TOML, else the text itself: `12h` needs no quotes. What nests deeper than anything a job says is
+/// text.
 fn value(key: &str, text: &str) -> Value {
     let read = read_toml::<Table>(&format!("v = {text}"), 2 * LONGEST_VALUE).ok().and_then(|mut table| {
         let value = table.remove("v");

@@ -95,8 +95,8 @@ impl Dataset {
     pub const MOST_TRACKED: u32 = 10_000;
 }
 
-/// One part of a model that is cut into several: a task, of which each replica of the model has one on a worker of its own
-/// (MLFS §3.2).
+/// One part of a model that is cut into several: a task, of which each replica of the model has one on a worker of its
+/// own (MLFS §3.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
     /// Parameters in it (S_k); 0 in all of them: they are alike.
@@ -196,16 +196,16 @@ pub struct JobSpec {
     pub accuracy: Option<f64>,
     /// When it ends.
     pub stop: StopChoice,
-    /// The furthest that the scheduler may go instead while the cluster is overloaded: the owner's consent. Never less than
-    /// `stop`.
+    /// The furthest that the scheduler may go instead while the cluster is overloaded: the owner's consent. Never less
+    /// than `stop`.
     pub stop_under_load: StopChoice,
     /// From 1 (can wait) to 10 (MLFS).
     pub urgency: Option<u32>,
     /// Chunks (OASiS, edge).
     pub dataset: Option<Dataset>,
-    /// The parts of its model, in an order in which each comes after what it needs; empty where every worker has the whole
-    /// model. Worker i trains part i mod K of replica i / K, so it runs as requested (`resize = "fixed"`), in K workers a
-    /// replica.
+    /// The parts of its model, in an order in which each comes after what it needs; empty where every worker has the
+    /// whole model. Worker i trains part i mod K of replica i / K, so it runs as requested (`resize = "fixed"`), in K
+    /// workers a replica.
     pub partitions: Vec<Partition>,
     /// Labels that a server must carry.
     pub labels: BTreeMap<String, String>,
@@ -507,7 +507,8 @@ impl JobSpec {
             ("TRAINMASTER_MAX_EPOCHS", self.convergence.max_epochs.to_string()),
         ];
         if !self.partitions.is_empty() {
-            // In characters that need no quotes anywhere: a chain of three is -:0:1, what comes after two parts has both as 0+1.
+            // In characters that need no quotes anywhere: a chain of three is -:0:1, what comes after two parts has
+            // both as 0+1.
             let after = |part: &Partition| match part.after.as_slice() {
                 [] => "-".to_owned(),
                 after => after.iter().map(u32::to_string).collect::<Vec<_>>().join("+"),

@@ -15,9 +15,9 @@ const TWO_WAY_BITS: u128 = 2 * 8 * (1 << 20);
 /// More chunks than this are nobody's.
 const MOST_WORK: u64 = 1 << 40;
 
-/// What a job has to train, and how fast workers do it: E epochs over N data chunks, each of which keeps one worker busy
-/// for M·(τ + 2e/b), M mini-batches of time τ and gradients of e bytes over b bandwidth. The time of a chunk is an exact
-/// fraction: ⌈d·m⌉ workers finish d chunks in a slot, and a rounded m would make that one too many.
+/// What a job has to train, and how fast workers do it: E epochs over N data chunks, each of which keeps one worker
+/// busy for M·(τ + 2e/b), M mini-batches of time τ and gradients of e bytes over b bandwidth. The time of a chunk is an
+/// exact fraction: ⌈d·m⌉ workers finish d chunks in a slot, and a rounded m would make that one too many.
 ///
 /// Work of asynchronous training adds up over workers, whatever their number in each slot; for the other modes it is an
 /// approximation.
@@ -164,8 +164,8 @@ impl Training {
         self.chunk.0 as f64 / (self.chunk.1 as f64 * slot.0.max(1) as f64)
     }
 
-    /// The shape with so many workers: with the fewest parameter servers that have their bandwidth (constraint 6) and no
-    /// more of them than workers (7); `None` outside the job's bounds.
+    /// The shape with so many workers: with the fewest parameter servers that have their bandwidth (constraint 6) and
+    /// no more of them than workers (7); `None` outside the job's bounds.
     pub fn shape(&self, workers: u32) -> Option<Shape> {
         let ((fewest, most), (least, limit)) = (self.bounds.workers, self.bounds.servers);
         let (worker, server) = self.bandwidth;

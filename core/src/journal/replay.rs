@@ -44,8 +44,8 @@ pub enum Step {
     Decided(Result<Decision, Box<Difference>>),
     /// A snapshot, which the replay goes on from.
     Snapshot {
-        /// It is what the records before it lead to. Otherwise some are missing (a disk that was full) or were changed, or
-        /// another version made them.
+        /// It is what the records before it lead to. Otherwise some are missing (a disk that was full) or were changed,
+        /// or another version made them.
         follows: bool,
     },
 }

@@ -281,13 +281,14 @@ impl Scheduler {
         crate::guard::check(&self.state, proposal, self.engine.gang(), self.engine.limits()).map(drop)
     }
 
-    /// The engine's memory between decisions as snapshots hold it: the version of its layout, and its bytes. For audits,
-    /// and to compare replicas.
+    /// The engine's memory between decisions as snapshots hold it: the version of its layout, and its bytes. For
+    /// audits, and to compare replicas.
     pub fn memo_bytes(&self) -> (u32, Vec<u8>) {
         (self.engine.memo_version(), self.memo.bytes())
     }
 
-    /// What the engine goes by at the moment, such as prices: see [`Engine::readings`](crate::engine::Engine::readings).
+    /// What the engine goes by at the moment, such as prices: see
+    /// [`Engine::readings`](crate::engine::Engine::readings).
     pub fn readings(&self) -> Vec<(String, f64)> {
         self.engine.readings(&self.state, &mut *self.memo.boxed())
     }
@@ -374,8 +375,8 @@ impl Scheduler {
 
     /// Makes the outcome of the open ticket the plan, as far as it still fits, and issues what its room allows.
     ///
-    /// An engine that failed changes nothing: the last plan stands, less what was evicted, and the failure is counted. After
-    /// `fallback_after` of them in a row the fallback engine decides; where that fails as often, the mode is
+    /// An engine that failed changes nothing: the last plan stands, less what was evicted, and the failure is counted.
+    /// After `fallback_after` of them in a row the fallback engine decides; where that fails as often, the mode is
     /// [`Paused`](Mode::Paused) from then on.
     ///
     /// # Errors
@@ -573,8 +574,9 @@ impl Scheduler {
         !self.state.pending.unfitted.is_empty()
     }
 
-    /// Opens a ticket for the fits of jobs that have news; `None` if none has. One covers [`FitTicket::MOST`] jobs, by turns of managers and
-    /// their tenants; where more have news, others come in the next ones. O(n log n) in jobs with news.
+    /// Opens a ticket for the fits of jobs that have news; `None` if none has. One covers [`FitTicket::MOST`] jobs, by
+    /// turns of managers and their tenants; where more have news, others come in the next ones. O(n log n) in jobs with
+    /// news.
     pub fn prepare_fits(&mut self, at: Time) -> Option<FitTicket> {
         if self.state.pending.unfitted.is_empty() && self.fitting.is_empty() {
             return None;
@@ -621,7 +623,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What managers are to be told since the last call, by job; also that a job is gone which they were told of before.
+    /// What managers are to be told since the last call, by job; also that a job is gone which they were told of
+    /// before.
     pub fn take_issues(&mut self) -> Vec<Issue> {
         let unsent = std::mem::take(&mut self.state.outbox.unsent);
         let issues: Vec<Issue> = unsent.iter().filter_map(|id| self.issue_of(*id)).collect();

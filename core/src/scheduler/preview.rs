@@ -87,8 +87,8 @@ impl Scheduler {
         Ok(copy)
     }
 
-    /// The same, and for engines that decide at arrivals what they would say of it. `None`: the job is accepted, and nothing
-    /// is decided yet. Changes nothing.
+    /// The same, and for engines that decide at arrivals what they would say of it. `None`: the job is accepted, and
+    /// nothing is decided yet. Changes nothing.
     ///
     /// # Errors
     /// As submitting it would.

@@ -131,9 +131,9 @@ pub struct FitOutcome {
     pub(super) fits: Vec<(JobId, Fits)>,
 }
 
-/// The jobs of a new ticket for fits, of those that have news, by turns: one that came from each manager, then a second one of each, …;
-/// and of a manager's jobs one of each tenant, then a second one, … Who comes first in a turn differs from ticket to ticket, so that
-/// nobody is always the last.
+/// The jobs of a new ticket for fits, of those that have news, by turns: one that came from each manager, then a second
+/// one of each, …; and of a manager's jobs one of each tenant, then a second one, … Who comes first in a turn differs
+/// from ticket to ticket, so that nobody is always the last.
 pub(super) fn turns(state: &State, ticket: TicketId) -> Vec<JobId> {
     if state.pending.unfitted.len() <= FitTicket::MOST {
         return state.pending.unfitted.iter().copied().collect();

@@ -314,8 +314,8 @@ impl State {
         Ok(())
     }
 
-    /// Slots as they are seen, and what they do. Managers don't see work: it is what was last given to this incarnation. A
-    /// slot that is seen without the devices it was given has let go of them: it is idle.
+    /// Slots as they are seen, and what they do. Managers don't see work: it is what was last given to this
+    /// incarnation. A slot that is seen without the devices it was given has let go of them: it is idle.
     fn working(&self, id: JobId, incarnation: Incarnation, mut seen: Vec<Slot>) -> Allocation {
         let job = self.jobs.get(&id).or_else(|| self.leaving.get(&id));
         let known = job.and_then(|job| {
@@ -415,8 +415,8 @@ impl State {
         Ok(())
     }
 
-    /// The active jobs from a manager's queue that its open resync hasn't mentioned: if it owns its queue and the resync ends now, these
-    /// have ended. O(jobs).
+    /// The active jobs from a manager's queue that its open resync hasn't mentioned: if it owns its queue and the
+    /// resync ends now, these have ended. O(jobs).
     pub fn missing_in_sync(&self, manager: &str) -> Vec<JobId> {
         let open =
             self.roster.managers.iter().find(|known| &*known.name == manager).and_then(|known| known.sync.as_ref());

@@ -51,8 +51,8 @@ impl Urgency {
 /// The changes since the engine last succeeded.
 ///
 /// Noting one is O(1) amortised: once the list has doubled since it was last looked through, repetitions go, and all
-/// that is about jobs which the engine never knew and which are over. What stays is at most two entries per server, three
-/// per active job, and one for each job that was active when the engine last succeeded.
+/// that is about jobs which the engine never knew and which are over. What stays is at most two entries per server,
+/// three per active job, and one for each job that was active when the engine last succeeded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Changes {
     list: Vector<Change>,

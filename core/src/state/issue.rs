@@ -153,8 +153,8 @@ impl State {
         }
     }
 
-    /// Whether a running job can become `next` without a restart: its parameter servers stay as they are (its first worker
-    /// where there are none: it keeps the parameters), and the manager can add the workers that are new.
+    /// Whether a running job can become `next` without a restart: its parameter servers stay as they are (its first
+    /// worker where there are none: it keeps the parameters), and the manager can add the workers that are new.
     pub(crate) fn in_place(&self, job: &Job, next: &Allocation) -> bool {
         let Some(issued) = job.issued.allocation.as_ref() else { return false };
         if job.issued.incarnation.0 == 0

@@ -113,8 +113,8 @@ fn usage(kinds: &[ResourceId], amounts: Amounts, devices: Devices) -> Usage {
 }
 
 impl Server {
-    /// The resource of which the largest share beyond `most` is measured to be used, and that share. Devices count one by
-    /// one, as GPUs.
+    /// The resource of which the largest share beyond `most` is measured to be used, and that share. Devices count one
+    /// by one, as GPUs.
     pub fn first_overload(&self, most: f64) -> Option<(ResourceId, f64)> {
         let measured = self.measured.as_ref().filter(|_| self.present)?;
         let of = |(resource, have): (ResourceId, i64)| {

@@ -225,7 +225,8 @@ impl State {
         }
     }
 
-    /// Whether an engine may give it this verdict now. Of a pinned job only what its slots do may change, not the slots.
+    /// Whether an engine may give it this verdict now. Of a pinned job only what its slots do may change, not the
+    /// slots.
     pub(crate) fn may_become(&self, job: &Job, verdict: &Verdict) -> bool {
         match self.mandate(job) {
             Mandate::Free => true,
@@ -327,8 +328,8 @@ impl State {
         Arc::make_mut(&mut self.servers[id.index()])
     }
 
-    /// Whether a manager's resync is open: nothing is prepared meanwhile, for some seconds at most, however many managers
-    /// begin one after the other.
+    /// Whether a manager's resync is open: nothing is prepared meanwhile, for some seconds at most, however many
+    /// managers begin one after the other.
     pub fn is_syncing(&self) -> bool {
         self.roster.syncing_since.is_some_and(|since| self.now - since < LONGEST_SYNC)
     }

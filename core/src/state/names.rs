@@ -30,7 +30,8 @@ impl State {
         self.directory.census.tenants.get(tenant).copied().unwrap_or_default()
     }
 
-    /// How many jobs came from a cluster, those that are over and of which something may still exist among them. O(log clusters).
+    /// How many jobs came from a cluster, those that are over and of which something may still exist among them. O(log
+    /// clusters).
     pub fn count_from(&self, cluster: &str) -> usize {
         self.directory.census.clusters.get(cluster).copied().unwrap_or_default()
     }
@@ -43,8 +44,8 @@ impl State {
         census
     }
 
-    /// Under which name a job's model is kept: its tenant's own, or where all share what is learnt the site's. Neither name
-    /// has a slash in it.
+    /// Under which name a job's model is kept: its tenant's own, or where all share what is learnt the site's. Neither
+    /// name has a slash in it.
     pub(super) fn model_key(&self, spec: &JobSpec) -> Arc<str> {
         match self.settings.share_models {
             true => spec.model.as_str().into(),
@@ -96,7 +97,8 @@ impl State {
         }
     }
 
-    /// The turn of the model to be forgotten: of the tenant with the most of them, so that nobody makes others' be forgotten.
+    /// The turn of the model to be forgotten: of the tenant with the most of them, so that nobody makes others' be
+    /// forgotten.
     fn most_idle(&self) -> u64 {
         let mut of: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
         for (turn, name) in self.directory.idle_models.iter().rev() {

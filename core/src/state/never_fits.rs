@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl State {
-    /// Why this job can't run on the cluster as it is, not even alone in its smallest shape: no server could hold one of
-    /// its workers or parameter servers, or they are more in all than the servers that would take them have, or than
+    /// Why this job can't run on the cluster as it is, not even alone in its smallest shape: no server could hold one
+    /// of its workers or parameter servers, or they are more in all than the servers that would take them have, or than
     /// its queue or tenant may be given. `None` if it could, or if there are no servers yet. O(servers) for a job that
     /// can't; for others as many servers as its smallest shape needs.
     pub fn never_fits(&self, job: &Job) -> Option<Reason> {

@@ -78,8 +78,8 @@ impl State {
         }
         let trained = job.learnt.chunks.len() > before;
         if let Some(restart) = report.restart {
-            // What the job lost: from being told to change until it trained again, checkpoint and stop included. A program
-            // that was started again within its incarnation knows only its own part.
+            // What the job lost: from being told to change until it trained again, checkpoint and stop included. A
+            // program that was started again within its incarnation knows only its own part.
             let gap = if first { now - job.issued.changed } else { Span::ZERO };
             let measured = Span(restart.0.max(gap.0 - report.duration.0).max(0));
             // The first start costs as much as a restart, without a checkpoint to read: a fair first measurement.

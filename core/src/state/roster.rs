@@ -57,7 +57,8 @@ impl Default for Roster {
 }
 
 impl Roster {
-    /// The number of a manager, which is new if its name is. Among many managers it takes the number of one without a server.
+    /// The number of a manager, which is new if its name is. Among many managers it takes the number of one without a
+    /// server.
     pub(crate) fn manager(&mut self, name: &str, servers: &Vector<Arc<Server>>) -> ManagerId {
         let known = self.managers.iter().position(|manager| &*manager.name == name);
         let at = known.unwrap_or_else(|| {

@@ -19,7 +19,8 @@ use crate::{
 
 /// Servers that may be there at a time: six times as many as the largest clusters have.
 const MOST: usize = 100_000;
-/// So many absent servers stay, and those of which something is left; the numbers of the others are given to new servers.
+/// So many absent servers stay, and those of which something is left; the numbers of the others are given to new
+/// servers.
 const STAY: usize = MOST_ABSENT / 2;
 /// Bytes of a server's name; of a label, and of its value.
 const LONGEST_NAME: usize = 256;
@@ -135,8 +136,8 @@ impl State {
         id
     }
 
-    /// The number of a server that is forgotten, where too many are remembered. O(1), and O(slots of all jobs) once for many new
-    /// servers.
+    /// The number of a server that is forgotten, where too many are remembered. O(1), and O(slots of all jobs) once for
+    /// many new servers.
     fn forget_server(&mut self) -> Option<ServerId> {
         if self.roster.free.is_empty() && self.roster.absent.len() >= self.roster.forget_at {
             self.forget_servers();
@@ -173,8 +174,8 @@ impl State {
         self.roster.forget_at = MOST_ABSENT.max(self.roster.absent.len() + STAY);
     }
 
-    /// A slot is charged by the kind of its devices: where these change, the sums of the jobs that have some are taken anew. O(slots of
-    /// all jobs).
+    /// A slot is charged by the kind of its devices: where these change, the sums of the jobs that have some are taken
+    /// anew. O(slots of all jobs).
     fn with_other_devices(&mut self, id: ServerId, change: impl FnOnce(&mut Self)) {
         let is_there = |allocation: Option<&Arc<Allocation>>| {
             allocation.is_some_and(|allocation| allocation.slots().iter().any(|slot| slot.server == id))

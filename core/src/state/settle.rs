@@ -150,8 +150,9 @@ impl State {
         fits && self.account_excess(job, &extra).is_none()
     }
 
-    /// Whether the slots that a verdict adds to a job's plan may still come where they are: the server is there, doesn't
-    /// drain, hosts the role, carries the job's labels and has such devices. What the plan has already stays. O(slots · log slots).
+    /// Whether the slots that a verdict adds to a job's plan may still come where they are: the server is there,
+    /// doesn't drain, hosts the role, carries the job's labels and has such devices. What the plan has already stays.
+    /// O(slots · log slots).
     pub(crate) fn takes_new_slots(&self, job: &Job, verdict: &Verdict) -> bool {
         let planned = job.verdict.allocation();
         verdict.allocation().is_none_or(|next| {

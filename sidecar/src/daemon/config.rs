@@ -66,8 +66,8 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// Where the administrator's token is; by default in the state folder, where one is made.
     pub admin_token_file: Option<PathBuf>,
-    /// Names under which the port may be called without TLS, beside `localhost`, addresses in numbers, the machine's own name
-    /// and that in `advertise`.
+    /// Names under which the port may be called without TLS, beside `localhost`, addresses in numbers, the machine's
+    /// own name and that in `advertise`.
     pub names: Vec<String>,
     /// Whether the metrics are shown to whoever asks.
     pub metrics_open: bool,
@@ -83,7 +83,8 @@ pub struct Config {
     pub fits_wait: Duration,
     /// Between rounds of fits while reports come in.
     pub fits_every: Duration,
-    /// Records of the journal between snapshots. There are more where they aren't four times the last snapshot's bytes yet.
+    /// Records of the journal between snapshots. There are more where they aren't four times the last snapshot's bytes
+    /// yet.
     pub snapshot_records: usize,
     /// Bytes of the journal between snapshots, in the same way.
     pub snapshot_bytes: usize,

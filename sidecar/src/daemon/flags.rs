@@ -24,7 +24,8 @@ pub struct Flags {
     /// Scheduling engine; another than the settings' comes with its own default parameters
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
-    /// Policy for engines that follow one (mlfs, rl): a file of `train-policy`, or none; by default those that ship with the product
+    /// Policy for engines that follow one (mlfs, rl): a file of `train-policy`, or none; by default those that ship
+    /// with the product
     #[arg(long, value_name = "FILE")]
     pub policy: Option<String>,
     /// Manager to run inside the daemon, with its configuration file; "none" for none

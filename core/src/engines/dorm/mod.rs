@@ -5,7 +5,7 @@
 //! SMARTCOMP'17, as described for comparison by OASiS's authors (INFOCOM'18, §V). Every job is admitted. A
 //! mixed-integer program sets the numbers and places of workers and parameter servers. Let xⱼ be the resources of job
 //! j, Cᵣ the cluster's capacity, sⱼ the dominant share of job j, and ŝⱼ its share under max-min fairness
-//! ([`drf`](super::Drf)). The program is:
+//! ([`drf`](super::drf)). The program is:
 //!
 //! maximise Σᵣ Σⱼ `xⱼ[r]` / Cᵣ, subject to capacities, limits and the jobs' bounds, Σⱼ |sⱼ − ŝⱼ| ≤ `fairness` · 2R, and
 //! at most ⌈`adjustment` · running jobs⌉ changed running jobs.

@@ -82,7 +82,7 @@ pub struct SpeedSample {
     pub server_type: u16,
     /// f, steps per second.
     pub speed: f64,
-    /// Weight of the sample: 1 for a careful measurement. [`SpeedHistory`] computes it from counts and age.
+    /// Weight of the sample: 1 for a careful measurement. [`SpeedHistory`](super::SpeedHistory) computes it from counts and age.
     pub weight: f64,
 }
 
@@ -111,7 +111,7 @@ impl SpeedSample {
 pub struct SpeedPrior {
     /// θ as in [`SpeedModel`]. If there is a sample, only the proportions matter.
     pub theta: [f64; 5],
-    /// The degree of overlap of this θ, as in [`SpeedFit::cross`]; 2 = none.
+    /// The degree of overlap of this θ, as in [`SpeedFit::cross`](super::SpeedFit::cross); 2 = none.
     pub cross: f64,
     /// Weight of the prior, ≥ 0. 1 suits coefficients with errors of up to about 30 %. With the coefficients of a wrong
     /// model, the error would grow by 3 % at five samples (8 instead of 5 %) and by 1 % at twenty.
@@ -128,7 +128,7 @@ impl SpeedPrior {
     }
 }
 
-/// Settings of [`SpeedFit::fit`].
+/// Settings of [`SpeedFit::fit`](super::SpeedFit::fit).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedOptions {
     /// Strength of the pull of an undetermined coefficient towards the shape, in samples per coefficient. With 0 there
@@ -158,7 +158,7 @@ impl Default for SpeedOptions {
     }
 }
 
-/// The basis of a [`SpeedFit`].
+/// The basis of a [`SpeedFit`](super::SpeedFit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Confidence {
     /// No usable sample and no prior: the generic shape at one step per second. Only its proportions are meaningful.

@@ -40,8 +40,8 @@ pub struct Workload {
     pub enact_delay: Span,
     /// Minimum time between reports. In addition, there is at most one per epoch.
     pub report_every: Span,
-    /// Thousandths of devices and cores that can be [reserved](crate::settings::ShapeRules::oversubscribe), if above 1000.
-    /// The settings have priority if they oversubscribe.
+    /// Thousandths of devices and cores that can be [reserved](crate::settings::ShapeRules::oversubscribe), if above
+    /// 1000. The settings have priority if they oversubscribe.
     pub oversubscribe: u16,
     /// End of the simulation, even if jobs remain. None: until nothing can happen any more.
     pub end: Option<Time>,

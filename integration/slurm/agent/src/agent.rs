@@ -172,9 +172,9 @@ impl Agent {
         due.unwrap_or(self.config.poll).min(self.config.poll).max(Duration::from_millis(10))
     }
 
-    /// One round: what Slurm shows becomes events, reports and requests are taken, what is due is decided. Each order is
-    /// to be carried out and [`answered`](Self::answered), then [`finish`](Self::finish) is called. `loading` is what
-    /// asking Slurm took.
+    /// One round: what Slurm shows becomes events, reports and requests are taken, what is due is decided. Each order
+    /// is to be carried out and [`answered`](Self::answered), then [`finish`](Self::finish) is called. `loading` is
+    /// what asking Slurm took.
     pub fn round(&mut self, seen: &Observation, loading: Duration) -> Vec<Order> {
         self.figures.load = loading;
         self.reload();
@@ -193,7 +193,8 @@ impl Agent {
             self.decide();
         }
         drop(self.scheduler.take_issues());
-        // Slurm is told only what is on disk. Where nothing can be written held jobs stay held, and the kill switch works.
+        // Slurm is told only what is on disk. Where nothing can be written held jobs stay held, and the kill switch
+        // works.
         self.flush();
         let mut orders = self.translator.orders(self.scheduler.state());
         if self.problem.is_some() {
@@ -288,7 +289,8 @@ impl Agent {
                         let _ = reply.send(written.map(|()| answers).map_err(|error| Unavailable(error.to_owned())));
                     }));
                 }
-                // What people order holds also while it can't be written down; then they hear what a restart would forget.
+                // What people order holds also while it can't be written down; then they hear what a restart would
+                // forget.
                 Request::Control { command, reply } => {
                     let changes = matches!(command, Command::Mode { .. });
                     let mut answer = self.control(command);
@@ -404,8 +406,8 @@ impl Agent {
         self.problem = written.err();
     }
 
-    /// Programs follow what Slurm was made to give them: until a restart is through, what runs is told nothing of it. Slurm
-    /// stops it with SIGTERM.
+    /// Programs follow what Slurm was made to give them: until a restart is through, what runs is told nothing of it.
+    /// Slurm stops it with SIGTERM.
     fn tell(&mut self) {
         let state = self.scheduler.state();
         for job in state.jobs.values() {

@@ -1,5 +1,5 @@
-//! The feed for training programs and the control socket, on a thread of their own: whoever is slow there never holds up
-//! the agent, and the agent never holds up slurmctld.
+//! The feed for training programs and the control socket, on a thread of their own: whoever is slow there never holds
+//! up the agent, and the agent never holds up slurmctld.
 
 use std::{
     fs, io,

@@ -94,7 +94,6 @@ impl Doorkeeper for Keeper {
             Kind::Read | Kind::Metrics => (share(1 << 20, 64), Some(Rate { second: 100.0, burst: 1000.0 })),
         };
         rate.map_or(Ok(()), |rate| self.paces.take(&name, rate))?;
-        // So are adapters inside the daemon: they are how jobs end.
         let first = who.role.is_trusted();
         let standing = who.standing();
         request.extensions_mut().insert(who);

@@ -211,8 +211,8 @@ impl Who {
         Some(Standing::new(move || tokens.counts(hash)))
     }
 
-    /// Waits until it may no longer do what it was let in for: its token was revoked or rotated, or has run out. A certificate
-    /// counts as long as its connection.
+    /// Waits until it may no longer do what it was let in for: its token was revoked or rotated, or has run out. A
+    /// certificate counts as long as its connection.
     pub(crate) async fn over(&self) -> Status {
         let Some((tokens, hash)) = &self.shown else { return std::future::pending().await };
         while tokens.find_hash(*hash).is_some() {

@@ -90,8 +90,8 @@ struct Table {
 }
 
 impl Tokens {
-    /// Reads what there is. The administrator's token is in the file that is named, or in the state folder, where one is made if
-    /// there is none.
+    /// Reads what there is. The administrator's token is in the file that is named, or in the state folder, where one
+    /// is made if there is none.
     ///
     /// # Errors
     /// A file can't be read or made, can be read by others, or makes no sense.

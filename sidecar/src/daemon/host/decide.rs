@@ -83,8 +83,8 @@ impl Owner {
     pub(super) fn decide(&mut self, now: Time) {
         let instant = Instant::now();
         self.give_up_late(now, instant);
-        // A snapshot is due: no new ticket until those that are open are through. And nothing new is decided while nothing can
-        // be written down.
+        // A snapshot is due: no new ticket until those that are open are through. And nothing new is decided while
+        // nothing can be written down.
         if self.journal.wants_snapshot() || self.journal.error().is_some() {
             return;
         }
@@ -171,7 +171,8 @@ impl Owner {
                         self.measure_fits();
                     }
                     if std::mem::take(&mut self.deciding.leaves_news) {
-                        // One ticket doesn't cover all: the others come as soon as half of the time is left to everything else.
+                        // One ticket doesn't cover all: the others come as soon as half of the time is left to
+                        // everything else.
                         self.deciding.news = true;
                         self.deciding.next_fits = Instant::now() + open.begun.elapsed();
                     }

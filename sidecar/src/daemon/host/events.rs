@@ -240,8 +240,8 @@ impl Owner {
                     return Some(problem);
                 }
                 let job = job(*id).filter(|job| !self.is_run_by(speaker, job))?;
-                // What no other manager runs may have started by itself, if the daemon trusts the adapter to know its own. Nobody
-                // else may: whoever runs a job can end it.
+                // What no other manager runs may have started by itself, if the daemon trusts the adapter to know its
+                // own. Nobody else may: whoever runs a job can end it.
                 (!(is_free(job) && speaker.trusted)).then(|| anothers(job))
             }
             _ => None,

@@ -1,5 +1,5 @@
-//! What managers say, until it is taken: managers by turns, and a little of it at a time, so that nobody waits until a large
-//! snapshot was taken.
+//! What managers say, until it is taken: managers by turns, and a little of it at a time, so that nobody waits until a
+//! large snapshot was taken.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,8 +14,8 @@ use crate::daemon::{access::Who, session::Outbox};
 
 /// So long the owner listens until it looks after others.
 const SLICE: Duration = Duration::from_millis(5);
-/// So long it listens to managers with tokens of their own. It doesn't for so many times as long as that took, with what followed from
-/// it: all of them together take a fifth of its time.
+/// So long it listens to managers with tokens of their own. It doesn't for so many times as long as that took, with
+/// what followed from it: all of them together take a fifth of its time.
 const SCOPED_SLICE: Duration = Duration::from_millis(2);
 const RESTS: u32 = 4;
 /// Time is looked at after so many messages, and after each event, which may take milliseconds.
@@ -88,7 +88,8 @@ impl Hearing {
         self.streams.entry(stream).or_default().waiting.push_back(said);
     }
 
-    /// When there is something to be taken: now, where the time is past. Those with tokens of their own wait for the disk.
+    /// When there is something to be taken: now, where the time is past. Those with tokens of their own wait for the
+    /// disk.
     pub(super) fn wake_at(&self, now: Instant, is_behind: bool) -> Option<Instant> {
         match self.trusted.is_empty() {
             false => Some(now),
@@ -201,8 +202,8 @@ impl Owner {
         }
     }
 
-    /// What is to be taken next. What a manager with a token of its own says is taken in a short time each: all that its snapshot doesn't
-    /// name leaves before the snapshot ends.
+    /// What is to be taken next. What a manager with a token of its own says is taken in a short time each: all that
+    /// its snapshot doesn't name leaves before the snapshot ends.
     fn next(&self, taking: &mut Taking) -> Option<Event> {
         if taking.trusted {
             return taking.events.pop_front();

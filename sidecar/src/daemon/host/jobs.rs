@@ -49,7 +49,8 @@ impl Owner {
                 let _ = reply.send(Err(HostError::Denied(problem)));
                 return;
             }
-            // Whose it really is only the manager knows: another tenant that claims it keeps nobody from saying so, too.
+            // Whose it really is only the manager knows: another tenant that claims it keeps nobody from saying so,
+            // too.
             let is_manager = matches!(who.role, Role::Manager { .. });
             let is_it = |tenant: &str| is_manager || spec.tenant == tenant;
             // Whoever submitted it may have missed the answer, or have been started anew since.
@@ -117,7 +118,8 @@ impl Owner {
         None
     }
 
-    /// A submission is on disk, or is taken back: whoever asked will ask again under the same name, or from the same place.
+    /// A submission is on disk, or is taken back: whoever asked will ask again under the same name, or from the same
+    /// place.
     pub(super) fn promise(&mut self, job: JobId, reply: Reply<Submitted>, outcome: &Outcome) {
         if let Err(error) = outcome {
             let at = self.clock.now();

@@ -16,11 +16,12 @@ use crate::daemon::store::{
 /// First wait before a failed write is tried again; doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
-/// Records between two snapshots have so many times the bytes of the first one, up to a bound: a restart reads them again.
+/// Records between two snapshots have so many times the bytes of the first one, up to a bound: a restart reads them
+/// again.
 const SNAPSHOTS: usize = 4;
 const MOST_BETWEEN: usize = 64 << 20;
-/// Managers with tokens of their own aren't listened to while so many bytes wait for the write under way: whoever waits for an
-/// answer waits for two writes, and these are as long as what gathers.
+/// Managers with tokens of their own aren't listened to while so many bytes wait for the write under way: whoever waits
+/// for an answer waits for two writes, and these are as long as what gathers.
 const BEHIND: usize = 128 << 10;
 
 /// Bounds of the journal.
@@ -138,8 +139,8 @@ impl Journal {
         self.gathering.records.extend(records);
     }
 
-    /// Whether recovery should soon start at a newer snapshot. Not before several times as much was written as the last one took, so
-    /// that snapshots are a small part of what is written.
+    /// Whether recovery should soon start at a newer snapshot. Not before several times as much was written as the last
+    /// one took, so that snapshots are a small part of what is written.
     pub(super) fn wants_snapshot(&self) -> bool {
         let grown = self.records >= self.limits.snapshot_records || self.bytes >= self.limits.snapshot_bytes;
         match &self.broken {
@@ -216,8 +217,8 @@ impl Journal {
         (!effects.is_empty()).then(|| (effects, Err(broken.error.clone())))
     }
 
-    /// A disk that doesn't answer is one that can't be written, as far as anybody who waits is concerned. What waited for
-    /// the write is returned: should it be done one day after all, nobody relied on it.
+    /// A disk that doesn't answer is one that can't be written, as far as anybody who waits is concerned. What waited
+    /// for the write is returned: should it be done one day after all, nobody relied on it.
     fn give_up_slow(&mut self) -> Vec<Effect> {
         let limit = self.limits.write_limit;
         let late = |write: &&mut UnderWay| write.begun.elapsed() >= limit;

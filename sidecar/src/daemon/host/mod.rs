@@ -182,8 +182,8 @@ impl Host {
         answer.await.unwrap_or_else(|_| Err(HostError::Unavailable(STOPPING.into())))
     }
 
-    /// The same for administrators, who wait for room in the queue, and get it before whoever asks later: who can end what goes
-    /// wrong isn't kept out by it.
+    /// The same for administrators, who wait for room in the queue, and get it before whoever asks later: who can end
+    /// what goes wrong isn't kept out by it.
     async fn ask_as<T>(&self, who: &Who, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, HostError> {
         if who.role != Access::Admin {
             return self.ask(command).await;

@@ -103,8 +103,8 @@ pub(super) struct Owner {
     pub(super) over: Vec<v1::JobPlan>,
     /// The decision and digest that are on disk and in force.
     pub(super) settled: (DecisionId, [u8; 32]),
-    /// While the disk couldn't be written, managers and programs weren't told what they were given: they are told everything
-    /// once it can.
+    /// While the disk couldn't be written, managers and programs weren't told what they were given: they are told
+    /// everything once it can.
     pub(super) withheld: bool,
     /// Incarnation and revision of each job as managers were last told, after they were on disk.
     pub(super) numbers: HashMap<u64, (u32, u32)>,

@@ -29,7 +29,8 @@ pub(super) struct OpenStream {
     pub(super) brought: Brought,
 }
 
-/// What a manager that is known by a token of its own has brought: no more than its share, so that there is room for the others.
+/// What a manager that is known by a token of its own has brought: no more than its share, so that there is room for
+/// the others.
 #[derive(Debug, Default)]
 pub(super) struct Brought {
     servers: BTreeSet<String>,
@@ -260,8 +261,8 @@ impl Owner {
 }
 
 impl Owner {
-    /// It is not on disk: what gives nothing is told, under the numbers that are known already, and the rest once it is there.
-    /// A manager that has just come gets its first plan where that gives nothing at all.
+    /// It is not on disk: what gives nothing is told, under the numbers that are known already, and the rest once it is
+    /// there. A manager that has just come gets its first plan where that gives nothing at all.
     pub(super) fn deliver_what_takes(&mut self, mut news: News) {
         self.withheld = true;
         self.full_waits &= news.full.is_empty();

@@ -116,8 +116,8 @@ impl Overview {
         counts
     }
 
-    /// The list of what somebody sees, in the order of submission; those that ended come first. With `specs` active jobs say
-    /// what was submitted.
+    /// The list of what somebody sees, in the order of submission; those that ended come first. With `specs` active
+    /// jobs say what was submitted.
     pub(crate) fn list(&self, specs: bool, scope: &Scope) -> v1::ListReply {
         let ended = self.ended.iter().map(|job| &job.status).filter(|status| scope.sees_status(status)).cloned();
         let sees = |job: &&Arc<Job>| {

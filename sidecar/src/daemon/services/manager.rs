@@ -70,8 +70,8 @@ impl ManagerService {
 }
 
 impl ManagerService {
-    /// Serves one manager's stream until either end closes it. It returns at once, so that a manager that waits for the answer
-    /// before it sends something is served too.
+    /// Serves one manager's stream until either end closes it. It returns at once, so that a manager that waits for the
+    /// answer before it sends something is served too.
     pub(crate) fn stream(&self, who: Who, observations: impl Observations) -> Plans {
         let (sender, receiver) = mpsc::channel(4);
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);

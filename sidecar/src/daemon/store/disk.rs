@@ -247,7 +247,8 @@ fn audits(database: &impl ReadableDatabase) -> Result<Kept<u64>, redb::Error> {
     Ok(kept)
 }
 
-/// Forgets the oldest segments before the last but one snapshot beyond so many bytes; returns where what is kept begins.
+/// Forgets the oldest segments before the last but one snapshot beyond so many bytes; returns where what is kept
+/// begins.
 fn keep(past: &mut redb::Table<'_, u64, u64>, previous: u64, history: u64) -> Result<u64, redb::Error> {
     let mut total = 0;
     for row in past.iter()? {

@@ -1,5 +1,5 @@
-//! Reading a store without touching it: what stands in the file is copied into memory and opened there. Neither a lock is
-//! taken nor a byte changed, so a daemon may be using it.
+//! Reading a store without touching it: what stands in the file is copied into memory and opened there. Neither a lock
+//! is taken nor a byte changed, so a daemon may be using it.
 
 use std::{
     fs::{self, File},
@@ -37,8 +37,8 @@ pub struct JournalFile {
 }
 
 impl JournalFile {
-    /// Reads a daemon's journal, given as its file or the state folder it is in, or a file of records one after the other
-    /// ([`Scheduler::drain_journal`](trainmaster_core::Scheduler::drain_journal)).
+    /// Reads a daemon's journal, given as its file or the state folder it is in, or a file of records one after the
+    /// other ([`Scheduler::drain_journal`](trainmaster_core::Scheduler::drain_journal)).
     ///
     /// # Errors
     /// There is no such file, it is something else, or so damaged that nothing can be read.
