@@ -58,11 +58,11 @@
 // structs never change; new fields are added at the end only.
 #define TRAINMASTER_ABI_VERSION 1
 
-// A time that never comes.
-#define TRAINMASTER_NEVER INT64_MAX
-
 // The result of a successful function.
 #define TRAINMASTER_OK 0
+
+// A time that never comes.
+#define TRAINMASTER_NEVER INT64_MAX
 
 // Kind of a job's end.
 enum trainmaster_end {

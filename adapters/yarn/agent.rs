@@ -1,36 +1,19 @@
 //! The loop that ties the daemon, the server for YARN's side, and time together.
 
-use std::{
-    collections::BTreeMap,
-    future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::{
-    sync::{Notify, watch},
-    task::JoinSet,
-    time::{Instant, sleep, timeout},
-};
-use tonic::{Code, Status};
-use trainmaster_core::JobSpec;
+use tokio::task::JoinSet;
 use trainmaster_manager::{Answer, Daemon, Launch, Manager, Outbox, Snapshot};
-use trainmaster_proto::v1::{self, JobStatus};
+use trainmaster_proto::v1;
 
 use super::{
-    YarnError, client,
-    config::{Accounts, Api, Config},
-    deeds::Work,
-    picture::Picture,
+    client,
+    config::{Api, Config},
+    error::YarnError,
     poller, server,
-    translator::{Step, Submitted, Translator},
+    shared::{Shared, TICK},
 };
-
-/// What is late is noticed by then.
-const TICK: Duration = Duration::from_secs(1);
-/// A call to the daemon may take so long.
-const ANSWER: Duration = Duration::from_secs(30);
 
 /// Runs the adapter until `shutdown` resolves: attaches to the daemon, and serves the plug-ins and ApplicationMasters.
 /// What runs goes on while the daemon or this adapter is away.
@@ -48,7 +31,7 @@ pub async fn run(
     let shared = Arc::new(Shared::new(config.clone(), daemon.clone(), &launch));
     let mut tasks = JoinSet::new();
     tasks.spawn(server::start(shared.clone(), &config, &launch.state_dir).await?);
-    tasks.spawn(shared.clone().look_at_yarn(config));
+    tasks.spawn(look_at_yarn(shared.clone(), config));
     trainmaster_manager::run(Agent { shared, tasks }, daemon, shutdown).await;
     Ok(())
 }
@@ -100,210 +83,15 @@ impl Manager for Agent {
     }
 }
 
-/// What the loop and the server share. Nobody waits for anything while it is locked.
-pub(super) struct Shared {
-    state: Mutex<State>,
-    /// There is something to do for the loop.
-    stirred: Notify,
-    /// Orders may have changed.
-    pub(super) changed: watch::Sender<()>,
-    pub(super) daemon: Arc<dyn Daemon>,
-    cluster: String,
-    api: Api,
-    pub(super) accounts: Accounts,
-    began: Instant,
-}
-
-struct State {
-    translator: Translator,
-    /// A snapshot with nodes came: until then the ResourceManager has just started, and none has come to it.
-    has_seen: bool,
-    /// The daemon said which jobs came from this cluster.
-    has_learnt: bool,
-    /// It is being asked that again.
-    is_learning: bool,
-}
-
-impl Shared {
-    fn new(config: Arc<Config>, daemon: Arc<dyn Daemon>, launch: &Launch) -> Self {
-        let mut environment = BTreeMap::from([
-            ("TRAINMASTER_FEED".to_owned(), launch.feed.clone()),
-            ("TRAINMASTER_ORPHAN_GRACE_MS".to_owned(), launch.orphan_grace.as_millis().to_string()),
-        ]);
-        environment.extend(config.master.feed_ca.clone().map(|path| ("TRAINMASTER_FEED_CA".to_owned(), path)));
-        let (cluster, api, accounts) = (config.name.clone(), config.api, config.accounts);
-        let translator = Translator::new(config, environment);
-        let state = Mutex::new(State { translator, has_seen: false, has_learnt: false, is_learning: false });
-        let (changed, _) = watch::channel(());
-        Self { state, stirred: Notify::new(), changed, daemon, cluster, api, accounts, began: Instant::now() }
-    }
-
-    pub(super) fn now(&self) -> Duration {
-        self.began.elapsed()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Looks at what is known.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&mut Translator, Duration) -> T) -> T {
-        look(&mut self.state().translator, self.now())
-    }
-
-    /// Takes a snapshot over, and answers it.
-    pub(super) fn exchange(&self, cluster: super::wire::Cluster) -> Result<super::wire::Plan, Status> {
-        let answer = {
-            let (mut state, now) = (self.state(), self.now());
-            state.translator.see(now, cluster);
-            state.has_seen |= state.translator.has_nodes();
-            state.translator.bridge_plan(now, clock_ms())
-        };
-        self.stirred.notify_one();
-        answer.map_err(|_| Status::unavailable("there is no plan of the scheduler's to enforce"))
-    }
-
-    /// Takes over what the REST API told; what is to be done about it there, if there is a plan.
-    pub(super) fn take_over(&self, picture: Picture) -> Option<Work> {
-        let work = {
-            let (mut state, now) = (self.state(), self.now());
-            state.translator.see_roles(now, picture);
-            state.has_seen |= state.translator.has_nodes();
-            let plan = state.translator.bridge_plan(now, clock_ms()).ok();
-            plan.map(|plan| {
-                let translator = &state.translator;
-                let priority = |id: &String| Some((id.clone(), translator.priority(id)?));
-                Work {
-                    priorities: plan.applications.iter().filter_map(|planned| priority(&planned.id)).collect(),
-                    misplaced: translator.misplaced(),
-                    plan,
-                }
-            })
-        };
-        self.stirred.notify_one();
-        work
-    }
-
-    /// Learns which jobs there are; where nobody tells what YARN has, asks for that from then on.
-    async fn look_at_yarn(self: Arc<Self>, config: Arc<Config>) {
-        // What the daemon knows of them says what containers are.
-        self.clone().learn_jobs().await;
-        if config.api == Api::Rest {
-            let user = client::user();
-            if let Err(problem) = &user {
-                tracing::warn!("YARN takes this adapter for whom it likes: {problem:#}");
-            }
-            poller::run(self, config, user.ok()).await;
+/// Learns which jobs there are; where nobody tells what YARN has, asks for that from then on.
+async fn look_at_yarn(shared: Arc<Shared>, config: Arc<Config>) {
+    // What the daemon knows of them says what containers are.
+    shared.clone().learn_jobs().await;
+    if config.api == Api::Rest {
+        let user = client::user();
+        if let Err(problem) = &user {
+            tracing::warn!("YARN takes this adapter for whom it likes: {problem:#}");
         }
+        poller::run(shared, config, user.ok()).await;
     }
-
-    fn act(self: &Arc<Self>, outbox: &mut Outbox, tasks: &mut JoinSet<()>) {
-        let now = self.now();
-        let mut state = self.state();
-        let Step { submit, cancel, refused, look_up } = state.translator.step(now);
-        if look_up && !std::mem::replace(&mut state.is_learning, true) {
-            tasks.spawn(self.clone().learn_again());
-        }
-        for (decision, answer) in refused {
-            outbox.answer(decision, vec![answer]);
-        }
-        outbox.touch(now);
-        drop(state);
-        if !submit.is_empty() {
-            tasks.spawn(self.clone().submit(submit));
-        }
-        for job in cancel {
-            tasks.spawn(self.clone().cancel(job));
-        }
-        self.changed.send_replace(());
-    }
-
-    /// Which applications are which jobs, from before this adapter was started.
-    async fn learn_jobs(self: Arc<Self>) {
-        let jobs = loop {
-            match self.ask_for_jobs().await {
-                Some(jobs) => break jobs,
-                None => sleep(TICK).await,
-            }
-        };
-        let (mut state, now) = (self.state(), self.now());
-        state.translator.learn(now, jobs);
-        state.has_learnt = true;
-        drop(state);
-        self.stirred.notify_one();
-    }
-
-    /// The same later on, where only the daemon knows what an application is.
-    async fn learn_again(self: Arc<Self>) {
-        let jobs = self.ask_for_jobs().await;
-        let (mut state, now) = (self.state(), self.now());
-        state.is_learning = false;
-        if let Some(jobs) = jobs {
-            state.translator.learn(now, jobs);
-        }
-        drop(state);
-        self.stirred.notify_one();
-    }
-
-    async fn ask_for_jobs(&self) -> Option<Vec<JobStatus>> {
-        let asked = timeout(ANSWER, self.daemon.jobs_of(&self.cluster, self.api == Api::Rest)).await;
-        match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
-            Ok(jobs) => Some(jobs),
-            Err(status) => {
-                tracing::debug!(%status, "the daemon doesn't tell its jobs; trying again");
-                None
-            }
-        }
-    }
-
-    /// One after the other, as they came.
-    async fn submit(self: Arc<Self>, jobs: Vec<(String, JobSpec)>) {
-        for (application, spec) in jobs {
-            self.submit_one(application, spec).await;
-        }
-    }
-
-    async fn submit_one(&self, application: String, spec: JobSpec) {
-        let asked = timeout(ANSWER, self.daemon.submit(&spec, &self.cluster, &application)).await;
-        let answer = match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
-            Ok(job) => {
-                tracing::info!(application, job, name = spec.name, "submitted an application's job");
-                Submitted::Job(job)
-            }
-            Err(status) => judge(&application, &status),
-        };
-        self.look(|translator, now| translator.submitted(now, &application, answer));
-        self.stirred.notify_one();
-    }
-
-    async fn cancel(self: Arc<Self>, job: u64) {
-        let asked = timeout(ANSWER, self.daemon.cancel(job)).await;
-        match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
-            Ok(()) => tracing::info!(job, "cancelled the job of an application that was killed"),
-            // It has ended otherwise.
-            Err(status) if status.code() == Code::NotFound => {}
-            Err(status) => {
-                tracing::warn!(job, %status, "can't cancel the job of an application that was killed; trying again");
-                self.look(|translator, _| translator.cancel_failed(job));
-            }
-        }
-    }
-}
-
-/// What a refused submission means.
-fn judge(application: &str, status: &Status) -> Submitted {
-    match status.code() {
-        Code::AlreadyExists => Submitted::NameTaken(status.message().to_owned()),
-        Code::InvalidArgument | Code::FailedPrecondition => Submitted::Refused(status.message().to_owned()),
-        _ => {
-            tracing::debug!(application, %status, "can't submit an application's job; trying again");
-            Submitted::Away
-        }
-    }
-}
-
-/// Unix time.
-fn clock_ms() -> i64 {
-    let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    passed.as_millis() as i64
 }

@@ -7,7 +7,7 @@ use axum::{extract::Request, http::HeaderMap};
 use tonic::Status;
 use trainmaster_net::{Caller, Doorkeeper, Kind, Share, TokenFile, bearer};
 
-use super::{agent::Shared, secret::SecretHash};
+use super::{secret::SecretHash, shared::Shared};
 
 /// The header in which an ApplicationMaster says whose it is.
 pub(super) const APPLICATION: &str = "trainmaster-application";

@@ -15,6 +15,7 @@ mod deeds;
 mod doctor;
 mod door;
 mod entry;
+mod error;
 mod jobfile;
 mod nodes;
 mod picture;
@@ -22,13 +23,11 @@ mod poller;
 mod rest;
 mod secret;
 mod server;
+mod shared;
 mod slots;
 mod tony;
 mod translator;
-
-use std::{io, net::SocketAddr};
-
-use thiserror::Error;
+pub mod wire;
 
 pub use self::{
     agent::run,
@@ -36,27 +35,6 @@ pub use self::{
     config::{Accounts, Api, Config, Master, Tls},
     doctor::doctor,
     entry::INFO,
+    error::YarnError,
     jobfile::read as read_job_file,
 };
-
-/// Package `trainmaster.yarn.v1`: what plug-ins, ApplicationMasters and this adapter say to each other.
-#[allow(missing_docs, clippy::all, rustdoc::all)] // generated; the documentation is in the .proto files
-pub mod wire {
-    tonic::include_proto!("trainmaster.yarn.v1");
-}
-
-/// The adapter can't run. What goes wrong with YARN or with the daemon is reported and survived instead.
-#[derive(Debug, Error)]
-pub enum YarnError {
-    /// Nobody can reach this adapter.
-    #[error("listen = {address}: {error}")]
-    Listen {
-        /// Where it was to listen.
-        address: SocketAddr,
-        /// Why it can't.
-        error: io::Error,
-    },
-    /// A certificate, a key or a token can't be used.
-    #[error("{0}")]
-    Secret(String),
-}

@@ -9,11 +9,11 @@ use tokio::time::{Instant, sleep_until};
 use trainmaster_core::Role;
 
 use super::{
-    agent::Shared,
     config::Config,
     deeds::Deeds,
     picture::{AppRow, Apps, Attempt, Attempts, ClusterInfo, Containers, Info, Nodes, OneApp, Picture},
     rest::{self, Client, RestError},
+    shared::Shared,
     wire,
 };
 

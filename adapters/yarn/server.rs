@@ -19,10 +19,10 @@ use trainmaster_net::{LoadLimits, NetMetrics, Port, TlsFiles, TokenFile, guarded
 
 use super::{
     YarnError,
-    agent::Shared,
     config::{Api, Config, Tls},
     door::{Application, Door},
     jobfile,
+    shared::Shared,
     translator::NoPlan,
     wire::{
         self,

@@ -13,6 +13,9 @@ use crate::{
     text::trainmaster_string,
 };
 
+/// A time that never comes.
+pub const TRAINMASTER_NEVER: i64 = i64::MAX;
+
 /// The kinds of events. Each kind lists the fields of struct trainmaster_event that it reads in addition to `size`,
 /// `kind` and `at`. Other fields are ignored.
 #[repr(C)]

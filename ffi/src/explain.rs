@@ -5,11 +5,11 @@ use trainmaster_core::{JobId, explain::Topic};
 use crate::{
     borrow::{self, grows},
     guard,
+    handle::trainmaster_scheduler,
     job::time,
     owned::{self, Keep},
     plan::stride,
     reason,
-    scheduler::trainmaster_scheduler,
     status::unknown,
     text::{trainmaster_message, trainmaster_string},
 };

@@ -6,7 +6,7 @@ use trainmaster_core::testing::Scripted;
 
 use crate::{
     guard,
-    scheduler::{Place, trainmaster_scheduler},
+    handle::{Place, trainmaster_scheduler},
     server::pick,
     text::trainmaster_message,
 };

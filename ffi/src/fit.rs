@@ -8,8 +8,8 @@ use trainmaster_core::{
 use crate::{
     borrow::{self, grows, plain},
     guard,
+    handle::trainmaster_scheduler,
     job::{training_mode, trainmaster_convergence, trainmaster_speed},
-    scheduler::trainmaster_scheduler,
     server::flag,
     status::unknown,
     text::trainmaster_message,

@@ -9,19 +9,10 @@ use crate::{
     borrow,
     error::{Failure, trainmaster_error as Code},
     guard,
-    log::trainmaster_log_level as Level,
-    owned,
-    scheduler::trainmaster_scheduler,
+    handle::trainmaster_scheduler,
+    owned::{self, trainmaster_journal_writer, trainmaster_log_level as Level},
     text::trainmaster_message,
 };
-
-/// Takes a record: the pointer that was given with the function, `length` bytes to append to the journal unchanged, and
-/// 1 if the record is a snapshot. Records before a snapshot are not needed to restore. Returns 0 when the record is
-/// stored. After another result, this record and all later ones are passed again the next time. It is called by the
-/// draining thread, within that call: it must not use the same scheduler (that fails with TRAINMASTER_ERROR_BUSY),
-/// throw, or jump out.
-pub type trainmaster_journal_writer =
-    Option<unsafe extern "C" fn(user: *mut c_void, record: *const u8, length: u64, is_snapshot: u32) -> u32>;
 
 /// Starts a journal. Its first record is a snapshot, and each change adds a few hundred bytes. Records stay in memory
 /// until trainmaster_scheduler_drain_journal() takes them. An open ticket is superseded. Call it once, after

@@ -12,6 +12,8 @@
 compile_error!("the header's structs are laid out for 64-bit machines");
 
 // In the order of the header: the usual calls first, then queries.
+pub mod handle;
+
 pub mod scheduler;
 
 pub mod ticket;

@@ -1,25 +1,13 @@
 //! Log messages of a scheduler for its caller.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 
-use crate::{guard, owned::Log, scheduler::trainmaster_scheduler, text::trainmaster_message};
-
-/// Severity of a line of the log.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum trainmaster_log_level {
-    /// An administrator has to act: a panic, or a paused scheduler.
-    Error = 0,
-    /// A handled failure: of an engine, or a truncated end of a journal.
-    Warning = 1,
-    /// Information.
-    Info = 2,
-}
-
-/// Takes a line: the pointer that was given with the function, one of TRAINMASTER_LOG_LEVEL_*, and a text that ends
-/// with a zero byte and is valid until the function returns. It is called by the thread that uses the scheduler, within
-/// that call: it must not use the same scheduler (that fails with TRAINMASTER_ERROR_BUSY), throw, or jump out.
-pub type trainmaster_log_writer = Option<unsafe extern "C" fn(user: *mut c_void, level: u32, text: *const c_char)>;
+use crate::{
+    guard,
+    handle::trainmaster_scheduler,
+    owned::{Log, trainmaster_log_writer},
+    text::trainmaster_message,
+};
 
 /// Sets the receiver of the log. NULL: none, the default. `user` is passed to it unchanged and must live as long. Works
 /// on a poisoned scheduler.

@@ -2,12 +2,10 @@
 
 use std::{
     any::Any,
-    ffi::{CString, c_void},
+    ffi::{CString, c_char, c_void},
 };
 
-use crate::{
-    borrow, error::Failure, journal::trainmaster_journal_writer, log::trainmaster_log_writer, text::trainmaster_string,
-};
+use crate::{borrow, error::Failure, text::trainmaster_string};
 
 /// Gives a handle to C, which returns it to [`free`].
 pub(crate) fn hand<T>(value: T) -> *mut T {
@@ -68,6 +66,23 @@ pub(crate) fn free_result<V>(pointer: *const V) {
     free(pointer.cast_mut().cast::<Owned<V>>());
 }
 
+/// Severity of a line of the log.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum trainmaster_log_level {
+    /// An administrator has to act: a panic, or a paused scheduler.
+    Error = 0,
+    /// A handled failure: of an engine, or a truncated end of a journal.
+    Warning = 1,
+    /// Information.
+    Info = 2,
+}
+
+/// Takes a line: the pointer that was given with the function, one of TRAINMASTER_LOG_LEVEL_*, and a text that ends
+/// with a zero byte and is valid until the function returns. It is called by the thread that uses the scheduler, within
+/// that call: it must not use the same scheduler (that fails with TRAINMASTER_ERROR_BUSY), throw, or jump out.
+pub type trainmaster_log_writer = Option<unsafe extern "C" fn(user: *mut c_void, level: u32, text: *const c_char)>;
+
 /// The log of a caller.
 #[derive(Clone, Copy)]
 pub(crate) struct Log {
@@ -89,6 +104,14 @@ impl Log {
         unsafe { (self.write)(self.user, level, text.as_ptr()) };
     }
 }
+
+/// Takes a record: the pointer that was given with the function, `length` bytes to append to the journal unchanged, and
+/// 1 if the record is a snapshot. Records before a snapshot are not needed to restore. Returns 0 when the record is
+/// stored. After another result, this record and all later ones are passed again the next time. It is called by the
+/// draining thread, within that call: it must not use the same scheduler (that fails with TRAINMASTER_ERROR_BUSY),
+/// throw, or jump out.
+pub type trainmaster_journal_writer =
+    Option<unsafe extern "C" fn(user: *mut c_void, record: *const u8, length: u64, is_snapshot: u32) -> u32>;
 
 /// Passes a record to a caller's writer. False if it failed to store it.
 pub(crate) fn write_record(

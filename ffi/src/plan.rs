@@ -9,12 +9,12 @@ use trainmaster_core::{
 
 use crate::{
     borrow::grows,
+    event::TRAINMASTER_NEVER,
     event::{trainmaster_slot, trainmaster_slot_role, trainmaster_slots},
     guard,
     owned::{self, Keep},
     reason::{self, trainmaster_reason},
     server::{trainmaster_device, trainmaster_devices},
-    status::TRAINMASTER_NEVER,
     text::trainmaster_string,
 };
 

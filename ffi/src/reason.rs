@@ -179,7 +179,7 @@ pub(crate) fn view(state: &State, reason: &Reason, keep: &mut Keep) -> trainmast
         Reason::PricedOut(priced) => {
             named(Some(priced.resource), None);
             (view.worth, view.cost) = (priced.utility.0, priced.cost.0);
-            view.until = priced.retry_at.map_or(crate::status::TRAINMASTER_NEVER, |at| at.0);
+            view.until = priced.retry_at.map_or(crate::event::TRAINMASTER_NEVER, |at| at.0);
         }
         Reason::Unfinishable { until, needed, free } => {
             (view.needed, view.available) = (chunks(*needed), chunks(*free));

@@ -7,20 +7,18 @@ use trainmaster_core::{Job, JobId, Mode, Scheduler, Server, Shape, State, Time, 
 use crate::{
     borrow::{self, grows},
     error::{Failure, trainmaster_error as Code},
-    event::{trainmaster_mode, trainmaster_phase},
-    guard, owned,
+    event::{TRAINMASTER_NEVER, trainmaster_mode, trainmaster_phase},
+    guard,
+    handle::trainmaster_scheduler,
+    owned,
     plan::{Writer, stride},
     reason::trainmaster_reason,
-    scheduler::trainmaster_scheduler,
     text::{trainmaster_message, trainmaster_string},
 };
 
 /// Version of the ABI in this header. It increases with each addition. Existing functions, numbers and fields of
 /// structs never change; new fields are added at the end only.
 pub const TRAINMASTER_ABI_VERSION: u32 = 1;
-
-/// A time that never comes.
-pub const TRAINMASTER_NEVER: i64 = i64::MAX;
 
 /// Flags of a scheduler. `flags` of struct trainmaster_status is their sum.
 #[repr(C)]

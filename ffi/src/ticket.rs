@@ -11,10 +11,10 @@ use crate::{
     borrow,
     error::{Failure, trainmaster_error as Code},
     guard,
+    handle::{Inner, Place, trainmaster_scheduler},
     job::time,
     owned,
     plan::{Writer, trainmaster_decision},
-    scheduler::{Inner, Place, trainmaster_scheduler},
     server::pick,
     text::trainmaster_message,
 };

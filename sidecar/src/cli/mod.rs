@@ -28,14 +28,14 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use trainmaster_manager::Adapters;
 
 use self::{
     act::Act,
     client::{block_on, without_address, without_daemon},
     failure::Failure,
-    output::{Mood, Output, Paper, Show},
+    output::{Answered, Mood, Output, Paper, Show},
 };
 use crate::demo;
 
@@ -117,16 +117,6 @@ enum Command {
     /// Inspect a daemon's journal: show its content, repeat its decisions, or simulate its jobs under other engines
     #[command(args(without_daemon()))]
     Replay(Answered<replay::ReplayArgs>),
-}
-
-/// A command with text and JSON output. `--json` isn't a global option, because `demo --json` names a file.
-#[derive(Args, Debug)]
-struct Answered<T: Args> {
-    #[command(flatten)]
-    args: T,
-    /// Print JSON instead of tables
-    #[arg(long)]
-    json: bool,
 }
 
 /// Runs the command line of a program with these adapters. Errors go to standard error.

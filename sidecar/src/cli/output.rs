@@ -6,6 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use clap::Args;
 use serde::Serialize;
 use trainmaster_core::Span;
 
@@ -15,6 +16,16 @@ use super::Failure;
 pub(crate) trait Show: Serialize {
     /// The text for this paper, without the last line's end.
     fn text(&self, paper: &Paper) -> String;
+}
+
+/// A command with text and JSON output. `--json` isn't a global option, because `demo --json` names a file.
+#[derive(Args, Debug)]
+pub(super) struct Answered<T: Args> {
+    #[command(flatten)]
+    pub(super) args: T,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// The form of the output.

@@ -6,10 +6,11 @@ use tokio::{sync::watch, task::JoinSet};
 use trainmaster_manager::{Launch, Running, Shutdown};
 
 use super::{
-    ServeError, Services,
     config::{AdapterChoice, Config},
+    error::ServeError,
     flags::url,
     inside::Inside,
+    services::Services,
 };
 
 /// The adapters at work.

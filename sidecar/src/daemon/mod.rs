@@ -21,6 +21,7 @@ pub(crate) mod adapters;
 mod clock;
 mod config;
 mod ended;
+mod error;
 mod flags;
 mod host;
 mod inside;
@@ -41,9 +42,7 @@ use std::{
 
 use axum::Router;
 use prometheus::Registry;
-use thiserror::Error;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
-use trainmaster_core::SettingsError;
 use trainmaster_feed::{Feed, FeedMetrics, FeedService};
 use trainmaster_net::{NetMetrics, Port, guarded};
 
@@ -51,6 +50,7 @@ pub(crate) use self::config::default_state_dir;
 pub use self::{
     access::{ADMIN_TOKEN, access_table},
     config::{AdapterChoice, Config, Tls},
+    error::ServeError,
     flags::Flags,
     log::LogLines,
     settings::{DEFAULT_SETTINGS, settings_table, settings_text},
@@ -61,50 +61,8 @@ use self::{
     adapters::RunningAdapters,
     host::{Host, HostMetrics, Opened},
     log::LogMetric,
-    services::{admin::AdminService, jobs::JobsService, manager::ManagerService},
+    services::{Services, admin::AdminService, jobs::JobsService, manager::ManagerService},
 };
-
-/// Why the daemon can't start, or go on. Whatever else goes wrong later is logged, counted and survived.
-#[derive(Debug, Error)]
-pub enum ServeError {
-    /// A key of the configuration has a value that isn't allowed.
-    #[error("{0}")]
-    Config(String),
-    /// Tokens can't be read or made, or others can read them.
-    #[error("tokens: {0}")]
-    Tokens(String),
-    /// The scheduler's settings aren't allowed.
-    #[error("scheduler.{0}")]
-    Settings(SettingsError),
-    /// The store can't be used.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The journal can't be replayed by this program.
-    #[error("{0}")]
-    Replay(String),
-    /// The port can't be listened on.
-    #[error("listen: {address}: {error}")]
-    Listen {
-        /// Which.
-        address: SocketAddr,
-        /// Why not.
-        error: std::io::Error,
-    },
-    /// An adapter can't be started.
-    #[error("adapter {name:?}: {problem}")]
-    Adapter {
-        /// Its name.
-        name: String,
-        /// Why not.
-        problem: String,
-    },
-    /// The scheduler's thread ended by itself.
-    #[error("the scheduler failed, and its log says why; what was acknowledged is in the journal")]
-    Failed,
-    /// The system has no threads, or the first write failed.
-    #[error("can't start: {0}")]
-    Start(#[from] std::io::Error),
-}
 
 /// A running daemon.
 ///
@@ -233,13 +191,6 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     };
     daemon.stop().await;
     if failed { Err(ServeError::Failed) } else { Ok(()) }
-}
-
-/// What people and managers ask, over the port or within the process.
-#[derive(Clone)]
-struct Services {
-    jobs: JobsService,
-    manager: ManagerService,
 }
 
 struct Metrics {

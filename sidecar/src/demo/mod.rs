@@ -6,6 +6,7 @@
 mod chunks;
 mod plot;
 mod profile;
+mod progress;
 mod record;
 mod report;
 mod session;
@@ -21,10 +22,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
-use indicatif::{ProgressBar, ProgressStyle};
 use trainmaster_manager::Adapters;
 
 use self::{
+    progress::progress,
     record::Run,
     workload::{CLUSTER, JOBS, arrivals, settings},
 };
@@ -71,8 +72,6 @@ pub struct Args {
 
 /// Maximum seed. Seeds of a workload's jobs are a hundred times its own, and more.
 const MOST_SEED: u32 = 1_000_000_000;
-
-const INTERRUPTED: &str = "interrupted; all of the demo's processes have ended";
 
 /// Runs the demonstration. After Ctrl-C or SIGTERM it ends its processes and then itself.
 ///
@@ -199,10 +198,4 @@ fn find_trainer(given: Option<&Path>) -> Result<PathBuf> {
     found.with_context(|| {
         format!("{NAME} was not found; build it with `cargo build --release -p {NAME}` or name it with --trainer")
     })
-}
-
-fn progress(length: u64, what: &str) -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len}").expect("a template that is written here");
-    ProgressBar::new(length).with_prefix(what.to_owned()).with_style(style)
 }

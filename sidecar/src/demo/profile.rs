@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{process::Command, sync::Semaphore, task::JoinSet};
 
-use super::{INTERRUPTED, workload::DemoJob};
+use super::{progress::INTERRUPTED, workload::DemoJob};
 use crate::stop::Stop;
 
 /// Number of jobs that are profiled at the same time. Emulated steps mostly sleep.

@@ -1,11 +1,42 @@
 //! Samples of all jobs in a run, and results derived from them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use trainmaster_proto::v1::JobStatus;
 
-use super::tasks::Tasks;
+/// Results of tasks in a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Tasks {
+    /// The server that was overloaded on purpose, and its device.
+    pub(super) overloaded: Option<(String, u32)>,
+    /// Tasks that left it during the overload.
+    pub(super) moved: Vec<Moved>,
+    /// Validation accuracy of each job.
+    pub(super) accuracies: BTreeMap<String, Accuracy>,
+}
+
+/// A task that moved.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Moved {
+    pub(super) job: String,
+    pub(super) worker: u32,
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) at_s: f64,
+    /// Duration of the overload until then.
+    pub(super) after_s: f64,
+}
+
+/// Accuracy of a job at its end, and the possible one.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Accuracy {
+    /// The best accuracy of the epochs that it trained.
+    pub(super) best: f64,
+    /// The best accuracy of all its epochs, from a separate training to the last epoch. Training is bit-identical
+    /// everywhere.
+    pub(super) possible: f64,
+}
 
 /// One sample of one job.
 #[derive(Clone, Debug, Serialize)]

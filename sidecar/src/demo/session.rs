@@ -16,7 +16,7 @@ use trainmaster_proto::{
 };
 
 use super::{
-    INTERRUPTED,
+    progress::INTERRUPTED,
     record::{Run, Watch},
     view::View,
 };

@@ -2,20 +2,20 @@
 //! overloads a server, and a job that is stopped when it has no further gain.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::process::Command as AsyncCommand;
 use trainmaster_proto::v1::{JobStatus, Slot, SlotRole};
 
 use super::{
-    INTERRUPTED, progress,
-    record::{Run, Watch},
+    progress::{INTERRUPTED, progress},
+    record::{Accuracy, Moved, Run, Tasks, Watch},
     report::sheet,
     session::{self, Plan},
 };
@@ -113,39 +113,6 @@ impl Job {
         args.extend(self.model_flags(seed));
         args
     }
-}
-
-/// Results of tasks in a run.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Tasks {
-    /// The server that was overloaded on purpose, and its device.
-    overloaded: Option<(String, u32)>,
-    /// Tasks that left it during the overload.
-    moved: Vec<Moved>,
-    /// Validation accuracy of each job.
-    accuracies: BTreeMap<String, Accuracy>,
-}
-
-/// A task that moved.
-#[derive(Clone, Debug, Serialize)]
-struct Moved {
-    job: String,
-    worker: u32,
-    from: String,
-    to: String,
-    at_s: f64,
-    /// Duration of the overload until then.
-    after_s: f64,
-}
-
-/// Accuracy of a job at its end, and the possible one.
-#[derive(Clone, Debug, Serialize)]
-struct Accuracy {
-    /// The best accuracy of the epochs that it trained.
-    best: f64,
-    /// The best accuracy of all its epochs, from a separate training to the last epoch. Training is bit-identical
-    /// everywhere.
-    possible: f64,
 }
 
 /// Runs the jobs, and a foreign process beside them.
@@ -385,6 +352,8 @@ impl std::fmt::Display for Moved {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use trainmaster_core::{JobSpec, Scheduler, Settings};
     use trainmaster_proto::v1::DeviceShare;
 

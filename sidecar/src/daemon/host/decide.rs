@@ -3,81 +3,21 @@
 use std::time::{Duration, Instant};
 
 use trainmaster_core::{
-    Decision, Source, Ticket, TicketId, Time, Verdict,
-    scheduler::{FitOutcome, FitTicket, Outcome, Why},
+    Decision, Source, Ticket, Time, Verdict,
+    scheduler::{FitTicket, Outcome, Why},
     settings::Mode,
 };
 
 use super::{
+    deciding::{LONGEST_WAIT, Open, Returned, STRAYS},
     journal::Effect,
     owner::{Internal, Owner},
 };
 
 /// Between two decisions at least so long: what comes in meanwhile is decided together.
 const GAP: Duration = Duration::from_millis(20);
-/// First and longest wait after an engine that failed or was late.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// A round of fits that takes longer is given up.
 const FITS_LIMIT: Duration = Duration::from_secs(60);
-/// Given-up engines and fits that may still be running; until one ends no more are started.
-const STRAYS: usize = 4;
-
-/// A ticket's run came back.
-pub(super) enum Returned {
-    Decided(Outcome),
-    Fitted(FitOutcome, TicketId),
-}
-
-struct Open {
-    id: TicketId,
-    begun: Instant,
-    limit: Instant,
-}
-
-/// What is open, and what is wanted next.
-pub(super) struct Deciding {
-    engine: Option<Open>,
-    fits: Option<Open>,
-    /// Given up, but still running.
-    strays: usize,
-    not_before: Option<Instant>,
-    failures: u32,
-    /// There may be something that no fit knows.
-    pub(super) news: bool,
-    /// The open round of fits covers only some of those that have news.
-    leaves_news: bool,
-    next_fits: Instant,
-    /// Since when a decision is due and waits for fits.
-    due_since: Option<Instant>,
-}
-
-impl Deciding {
-    pub(super) fn new() -> Self {
-        Self {
-            engine: None,
-            fits: None,
-            strays: 0,
-            not_before: None,
-            failures: 0,
-            news: true,
-            leaves_news: false,
-            next_fits: Instant::now(),
-            due_since: None,
-        }
-    }
-
-    fn back_off(&mut self) {
-        let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(16)).min(LONGEST_WAIT);
-        self.failures += 1;
-        self.not_before = Some(Instant::now() + wait);
-    }
-
-    fn may_begin(&self, now: Instant) -> bool {
-        self.engine.is_none() && self.strays < STRAYS && self.not_before.is_none_or(|at| at <= now)
-    }
-}
-
 impl Owner {
     /// Opens, runs and gives up tickets as their time comes.
     pub(super) fn decide(&mut self, now: Time) {

@@ -7,11 +7,11 @@ use trainmaster_core::{
 use trainmaster_proto::{Observed, Progress};
 
 use super::{
-    Answers, HostError, Reply,
-    hearing::Taking,
+    answers::{Answers, HostError, Reply},
     journal::Effect,
     owner::Owner,
-    publish::{Attaching, Brought, OpenStream},
+    said::Taking,
+    streams::{Attaching, Brought, OpenStream},
 };
 use crate::daemon::{access::Who, session::Outbox};
 

@@ -7,7 +7,7 @@ use trainmaster_feed::{JobAssignment, Standing};
 use trainmaster_proto::{end_name, job_status, mode_name, v1};
 
 use super::{
-    HostError, Reply, Submission, Submitted, Unwritten,
+    answers::{HostError, Reply, Submission, Submitted, Unwritten},
     journal::{Effect, Outcome},
     owner::Owner,
 };
@@ -16,21 +16,6 @@ use crate::daemon::{
     ended::EndedJob,
     store::Audit,
 };
-
-/// How many active jobs there may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct JobLimits {
-    /// In all.
-    pub(crate) all: usize,
-    /// Of one tenant.
-    pub(crate) tenant: usize,
-}
-
-impl Default for JobLimits {
-    fn default() -> Self {
-        Self { all: 20_000, tenant: 5000 }
-    }
-}
 
 impl Owner {
     pub(super) fn submit(&mut self, at: Time, job: Submission, who: Who, reply: Reply<Submitted>) {

@@ -7,7 +7,11 @@ use std::{
 
 use trainmaster_core::{DecisionId, JobId, journal::Record};
 
-use super::{HostMetrics, Reply, Submitted, publish::News};
+use super::{
+    answers::{Reply, Submitted},
+    metrics::HostMetrics,
+    streams::News,
+};
 use crate::daemon::store::{
     Write,
     writer::{Writer, Written},

@@ -1,43 +1,33 @@
-//! The owner's task: commands in, effects out.
+//! The owner: everything that it has, and what follows from what happened.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    io, thread,
     time::{Duration, Instant},
 };
 
 use tokio::{
-    runtime::{Builder, Handle},
+    runtime::Handle,
     sync::{mpsc, oneshot, watch},
-    time::sleep_until,
 };
-use trainmaster_core::{Budget, DecisionId, Event, EventError, JobId, Scheduler, Span, Time, Verdict};
+use trainmaster_core::{Budget, DecisionId, Event, EventError, JobId, Scheduler, Span, Time};
 use trainmaster_feed::Feed;
 use trainmaster_proto::v1;
 
 use super::{
-    Command, Host, HostMetrics, JobLimits, JournalLimits,
-    decide::{Deciding, Returned},
-    hearing::{Hearing, Said},
-    journal::{Effect, Journal, Outcome},
-    publish::{Attaching, OpenStream, Session},
+    deciding::{Deciding, Returned},
+    journal::{Effect, Journal, JournalLimits, Outcome},
+    metrics::HostMetrics,
+    said::Hearing,
+    streams::{Attaching, OpenStream, Session},
 };
 use crate::daemon::{
     clock::Clock,
     ended::EndedJobs,
-    store::{
-        Write,
-        disk::Disk,
-        writer::{Writer, Written},
-    },
+    store::{Write, disk::Disk, writer::Written},
 };
 
-/// Commands that may wait; more are turned away.
-const QUEUE: usize = 4096;
-/// Commands of one batch: their events carry one time.
-const BATCH: usize = 256;
 /// Nothing is further away than this: time is looked at again then.
-const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+pub(super) const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// How the owner works.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +44,21 @@ pub(crate) struct HostOptions {
     /// How long a stopping program may take.
     pub(crate) grace: Span,
     pub(crate) jobs: JobLimits,
+}
+
+/// How many active jobs there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JobLimits {
+    /// In all.
+    pub(crate) all: usize,
+    /// Of one tenant.
+    pub(crate) tenant: usize,
+}
+
+impl Default for JobLimits {
+    fn default() -> Self {
+        Self { all: 20_000, tenant: 5000 }
+    }
 }
 
 /// Everything that was recovered or made anew.
@@ -110,132 +115,24 @@ pub(super) struct Owner {
     pub(super) numbers: HashMap<u64, (u32, u32)>,
     /// Something happened that people may want to see.
     pub(super) dirty: bool,
-    changed: watch::Sender<u64>,
-    course: Course,
+    pub(super) changed: watch::Sender<u64>,
+    pub(super) course: Course,
 }
 
 /// Whether it goes on.
-enum Course {
+pub(super) enum Course {
     Serving,
     /// The last records are being written; then these are told.
     Ending(Vec<oneshot::Sender<()>>),
 }
 
-/// Writes what recovery made and starts the owner; what engines and fits need runs on the current runtime.
-///
-/// # Errors
-/// The first write fails, or there are no threads.
-pub(crate) fn start(
-    opened: Opened,
-    options: HostOptions,
-    metrics: HostMetrics,
-    feed: Feed,
-) -> io::Result<(Host, thread::JoinHandle<()>)> {
-    let Opened { scheduler, mut disk, secrets, ended, first, clock } = opened;
-    let unwritten = |problem, disk: &Disk| io::Error::other(format!("{}: {problem}", disk.path().display()));
-    disk.commit(&first).map_err(|problem| unwritten(problem, &disk))?;
-    let (internal, returned) = mpsc::unbounded_channel();
-    let done = internal.clone();
-    let writer = Writer::start(disk, move |written| drop(done.send(Internal::Written(written))))?;
-    let (commands, received) = mpsc::channel(QUEUE);
-    let (changed, changes) = watch::channel(0);
-    let host = Host { commands, changed: changes, metrics: metrics.clone() };
-    let stopping = scheduler.state().jobs.values().filter(|job| matches!(job.verdict, Verdict::Stop(_)));
-    let mut owner = Owner {
-        stopping: stopping.map(|job| job.id).collect(),
-        settled: (scheduler.state().decision, scheduler.digest()),
-        journal: Journal::new(writer, options.journal, metrics.clone(), &first.records),
-        deciding: Deciding::new(),
-        threads: Handle::current(),
-        messages: HashMap::new(),
-        sessions: BTreeMap::new(),
-        streams: BTreeMap::new(),
-        attaching: Vec::new(),
-        hearing: Hearing::default(),
-        wants_full: BTreeSet::new(),
-        full_waits: false,
-        over: Vec::new(),
-        withheld: false,
-        numbers: HashMap::new(),
-        dirty: false,
-        course: Course::Serving,
-        scheduler,
-        options,
-        metrics,
-        feed,
-        clock,
-        internal,
-        secrets,
-        ended,
-        changed,
-    };
-    owner.tell_feed_everything();
-    let runtime = Builder::new_current_thread().enable_time().build()?;
-    let work = move || runtime.block_on(owner.run(received, returned));
-    let thread = thread::Builder::new().name("scheduler".into()).spawn(work)?;
-    Ok((host, thread))
-}
-
 impl Owner {
-    async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut returned: mpsc::UnboundedReceiver<Internal>) {
-        // Every handle is gone: nobody can ask for anything any more, an orderly end included.
-        let mut orphaned = false;
-        loop {
-            self.advance();
-            self.hearing.rest();
-            if self.is_ending() && self.journal.is_idle() {
-                break;
-            }
-            let now = Instant::now();
-            let heard = if self.is_ending() { None } else { self.hearing.wake_at(now, self.journal.is_behind()) };
-            let wake = heard.unwrap_or(now + LONGEST_SLEEP).min(self.wake(now));
-            tokio::select! {
-                biased;
-                Some(internal) = returned.recv() => self.take_back(internal),
-                command = commands.recv(), if !orphaned => match command {
-                    Some(command) => {
-                        self.command(command);
-                        for _ in 1..BATCH {
-                            let Ok(command) = commands.try_recv() else { break };
-                            self.command(command);
-                        }
-                    }
-                    None => {
-                        orphaned = true;
-                        self.begin_stop(None);
-                    }
-                },
-                () = std::future::ready(()), if heard.is_some_and(|at| at <= now) => {}
-                () = sleep_until(wake.into()) => {}
-            }
-            if !self.is_ending() {
-                self.hear();
-            }
-        }
-        let attaching = self.attaching.iter().map(|waiting| &waiting.outbox).chain(self.hearing.outboxes());
-        for outbox in self.sessions.values().map(|session| &session.outbox).chain(attaching) {
-            outbox.close(tonic::Status::unavailable(super::STOPPING));
-        }
-        self.feed.close();
-        if let Some(error) = self.journal.error() {
-            tracing::error!(%error, "what happened since the disk failed is lost; nothing of it was acknowledged");
-        }
-        let course = std::mem::replace(&mut self.course, Course::Serving);
-        // Closes the file before anybody is told that it is closed.
-        drop(self);
-        if let Course::Ending(waiting) = course {
-            for done in waiting {
-                let _ = done.send(());
-            }
-        }
-    }
-
-    fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         matches!(self.course, Course::Ending(_))
     }
 
     /// Everything that follows from what happened: ends, decisions, plans, records.
-    fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         let now = self.clock.now();
         self.end_stopped(now);
         if self.journal.wants_snapshot() && self.scheduler.snapshot() {
@@ -256,13 +153,13 @@ impl Owner {
         }
     }
 
-    fn wake(&mut self, now: Instant) -> Instant {
+    pub(super) fn wake(&mut self, now: Instant) -> Instant {
         let due = if self.is_ending() { None } else { self.next_decision(now) };
         let wake = due.into_iter().chain(self.journal.wake_at()).min();
         wake.unwrap_or(now + LONGEST_SLEEP).min(now + LONGEST_SLEEP)
     }
 
-    fn take_back(&mut self, internal: Internal) {
+    pub(super) fn take_back(&mut self, internal: Internal) {
         match internal {
             Internal::Written(written) => {
                 let (effects, outcome) = self.journal.written(written);
@@ -305,29 +202,8 @@ impl Owner {
         self.scheduler.apply(at, event)
     }
 
-    fn command(&mut self, command: Command) {
-        let at = self.clock.now();
-        match command {
-            Command::Submit { job, who, reply } => self.submit(at, job, who, reply),
-            Command::Cancel { job, who, reply } => self.cancel(at, &job, who, reply),
-            Command::Hold { job, held, who, reply } => self.hold(at, &job, held, who, reply),
-            Command::SetMode { mode, who, reply } => self.set_mode(at, mode, who, reply),
-            Command::Report { job, incarnation, slot, progress, reply } => {
-                self.report(at, job, incarnation, slot, progress, reply);
-            }
-            Command::Note { who, what } => self.audit(at, &who, what),
-            Command::Attach { stream, outbox, observed, who, turn } => {
-                self.add_said(stream, Said::Attach { outbox, observed, who, turn });
-            }
-            Command::Observe { stream, observed, turn } => self.add_said(stream, Said::Observe { observed, turn }),
-            Command::Detach { manager, stream } => self.add_said(stream, Said::Detach { manager }),
-            Command::Read(look) => look(self.view()),
-            Command::Stop(done) => self.begin_stop(Some(done)),
-        }
-    }
-
     /// Leaves a journal that the next start replays without running an engine: also after an upgrade.
-    fn begin_stop(&mut self, done: Option<oneshot::Sender<()>>) {
+    pub(super) fn begin_stop(&mut self, done: Option<oneshot::Sender<()>>) {
         if let Course::Ending(waiting) = &mut self.course {
             return waiting.extend(done);
         }

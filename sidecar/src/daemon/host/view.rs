@@ -5,7 +5,7 @@ use std::sync::Arc;
 use trainmaster_core::{Job, Scheduler, State};
 use trainmaster_proto::{JOB_STATES, job_from_spec, job_state, job_status, mode_name, v1};
 
-use super::{Host, HostError, owner::Owner};
+use super::owner::Owner;
 use crate::daemon::{
     access::Scope,
     ended::{EndedJob, EndedJobs},
@@ -92,21 +92,9 @@ impl View<'_> {
     }
 }
 
-impl Host {
-    /// Brings the gauges up to date that are only looked at. The scheduler's thread only hands out a copy.
-    pub(crate) async fn measure(&self) -> Result<(), HostError> {
-        let (overview, age) = self.read(|view| (view.overview(false), view.decision_age())).await?;
-        self.metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);
-        for (name, count) in overview.count() {
-            self.metrics.jobs.with_label_values(&[name]).set(count);
-        }
-        Ok(())
-    }
-}
-
 impl Overview {
     /// How many active jobs are in each state.
-    fn count(&self) -> [(&'static str, i64); JOB_STATES.len()] {
+    pub(super) fn count(&self) -> [(&'static str, i64); JOB_STATES.len()] {
         let mut counts = JOB_STATES.map(|name| (name, 0));
         for job in self.state.jobs.values() {
             let name = job_state(&self.state, job);
