@@ -7,10 +7,11 @@
 //! * [`reservation`], [`order`]: an allocation as Slurm can reserve it, and the calls that make it so;
 //! * [`Translator`]: all of it over time.
 //!
-//! [`COMMANDS`] alone talks to somebody: to the agent inside slurmctld, for `trainmaster slurm …`.
+//! `COMMANDS` alone talks to somebody: to the agent inside slurmctld, for `trainmaster slurm …`.
 //!
 //! See the folder's README for how a job is held, started, resized and handed back.
 
+#[cfg(feature = "registry")]
 mod client;
 pub mod comment;
 mod config;
@@ -25,8 +26,9 @@ mod translator;
 
 use trainmaster_core::settings::ShapeRules;
 
+#[cfg(feature = "registry")]
+pub use self::client::COMMANDS;
 pub use self::{
-    client::COMMANDS,
     config::{Config, ConfigError},
     translator::Translator,
 };

@@ -15,6 +15,7 @@ use trainmaster_manager::{Check, Launch, Verdict};
 /// Bytes of a file.
 const LONGEST: usize = 16 << 20;
 /// Most GPUs that a file may give one server.
+#[cfg(any(feature = "local", feature = "ray"))]
 pub(crate) const MOST_DEVICES: i64 = 1024;
 
 /// An adapter's configuration file that can't be used.

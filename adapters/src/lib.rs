@@ -27,6 +27,7 @@ pub mod yarn;
 
 #[cfg(any(feature = "local", feature = "ray", feature = "yarn"))]
 pub use file::FileError;
+#[cfg(feature = "registry")]
 use trainmaster_manager::Adapters;
 
 /// The adapters of this build, and their commands.
@@ -37,6 +38,7 @@ use trainmaster_manager::Adapters;
 ///     println!("{:10} {}", adapter.name, adapter.summary);
 /// }
 /// ```
+#[cfg(feature = "registry")]
 pub const ADAPTERS: Adapters = Adapters {
     all: &[
         #[cfg(feature = "local")]
