@@ -51,7 +51,9 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), LocalError> {
     let state = lock(&options.state_dir, cluster.run_as()).await?;
-    trainmaster_manager::run(Agent::new(cluster, options, state), daemon, shutdown).await;
+    let agent = Agent::new(cluster, options, state);
+    let began = agent.began;
+    trainmaster_manager::run(agent, began, daemon, shutdown).await;
     Ok(())
 }
 
@@ -259,6 +261,10 @@ impl Manager for Agent {
             let step = self.fleet.step(self.now());
             self.next_step = step.wake;
             if step.actions.is_empty() {
+                if self.ending && self.fleet.is_empty() {
+                    // What they left outside their groups goes with them, before the daemon hears that they are gone.
+                    process::end_marked(self.state.id(), |_| false);
+                }
                 return self.next_step;
             }
             outbox.touch(now);
@@ -301,15 +307,6 @@ impl Manager for Agent {
 
     fn is_over(&self) -> bool {
         self.fleet.is_empty()
-    }
-}
-
-/// All processes are gone; what they left outside their groups goes with them.
-impl Drop for Agent {
-    fn drop(&mut self) {
-        if self.ending && self.fleet.is_empty() {
-            process::end_marked(self.state.id(), |_| false);
-        }
     }
 }
 

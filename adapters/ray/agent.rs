@@ -26,7 +26,9 @@ const MOST_SAID: usize = 16;
 /// down where drivers read them. What runs goes on while the daemon or this adapter is away. Whatever goes wrong is
 /// reported and survived.
 pub async fn run(config: Config, daemon: Arc<dyn Daemon>, shutdown: impl Future<Output = ()> + Send) {
-    trainmaster_manager::run(Agent::new(Arc::new(config)), daemon, shutdown).await;
+    let agent = Agent::new(Arc::new(config));
+    let began = agent.began;
+    trainmaster_manager::run(agent, began, daemon, shutdown).await;
 }
 
 struct Agent {

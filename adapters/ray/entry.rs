@@ -1,4 +1,4 @@
-//! This adapter's line in the registry.
+//! What hosts know of this adapter.
 
 use std::sync::Arc;
 

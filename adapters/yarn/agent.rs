@@ -32,7 +32,8 @@ pub async fn run(
     let mut tasks = JoinSet::new();
     tasks.spawn(server::start(shared.clone(), &config, &launch.state_dir).await?);
     tasks.spawn(look_at_yarn(shared.clone(), config));
-    trainmaster_manager::run(Agent { shared, tasks }, daemon, shutdown).await;
+    let began = shared.began;
+    trainmaster_manager::run(Agent { shared, tasks }, began, daemon, shutdown).await;
     Ok(())
 }
 
@@ -76,9 +77,15 @@ impl Manager for Agent {
     }
 
     async fn stirred(&mut self, _: Duration, _: &mut Outbox) {
-        tokio::select! {
-            () = self.shared.stirred.notified() => {}
-            Some(Err(error)) = self.tasks.join_next() => tracing::error!(%error, "a part of this adapter failed"),
+        loop {
+            tokio::select! {
+                () = self.shared.stirred.notified() => return,
+                Some(ended) = self.tasks.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "a part of this adapter failed");
+                    }
+                }
+            }
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub(super) cluster: String,
     pub(super) api: Api,
     pub(super) accounts: Accounts,
-    began: Instant,
+    pub(super) began: Instant,
 }
 
 pub(super) struct State {

@@ -388,8 +388,8 @@ impl Job {
             return;
         }
         // Parameter servers first: workers look for them.
-        let (workers, servers): (Vec<_>, Vec<_>) = run.slots.iter().partition(|(slot, _)| slot.role == Role::Worker);
-        for (slot, placement) in servers.into_iter().chain(workers) {
+        let of = |role| run.slots.iter().filter(move |(slot, _)| slot.role == role);
+        for (slot, placement) in of(Role::Server).chain(of(Role::Worker)) {
             let key = (run.incarnation, *slot);
             if self.processes.contains_key(&key) {
                 continue;

@@ -164,10 +164,7 @@ impl Fleet {
     /// Takes a plan over. Returns answers for the jobs that it changes.
     pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
         self.claims_end.get_or_insert(now.saturating_add(self.policy.claim));
-        let mut follower = std::mem::take(&mut self.follower);
-        let answers = follower.follow(now, plan, self);
-        self.follower = follower;
-        answers
+        self.follow(now, plan)
     }
 
     /// Whether a full plan came: what it didn't name has ended.
@@ -255,6 +252,10 @@ impl Fleet {
 }
 
 impl Follows for Fleet {
+    fn follower(&mut self) -> &mut Follower {
+        &mut self.follower
+    }
+
     fn devices(&self, server: &str) -> Option<Option<usize>> {
         Some(Some(self.cluster.server(server)?.devices().len()))
     }

@@ -15,12 +15,14 @@ use super::{
     outbox::{Answer, Outbox, Snapshot},
 };
 
-/// Nothing is further away than this: time is looked at again then.
+/// The longest sleep: what only time brings is seen by then.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// Between a connection that failed by a mistake in the program and the next one.
+const AGAIN: Duration = Duration::from_secs(1);
 /// The last message needs a moment to get out.
 const LAST_MESSAGE: Duration = Duration::from_millis(50);
 
-/// One manager, as an adapter translates it. `now` is the time since the agent began.
+/// One manager, as an adapter translates it. `now` is the time since [`run`]'s `began`.
 ///
 /// What it has to do for plans is [`Follows`](super::Follows), with a [`Follower`](super::Follower).
 #[async_trait]
@@ -51,7 +53,7 @@ pub trait Manager: Send {
     /// All servers and jobs as they are now.
     fn snapshot(&mut self, now: Duration) -> Snapshot;
 
-    /// The daemon knows all that the last snapshot said.
+    /// The daemon knows all that the last snapshot said, or is away.
     fn told(&mut self) {}
 
     /// Does what there is to do, and touches the outbox where something may have changed. Returns when to act again at
@@ -75,10 +77,14 @@ pub trait Manager: Send {
     }
 }
 
-/// Runs a manager until `shutdown` resolves: attaches to the daemon, again whenever that comes back. Dropping the
-/// future ends it at once.
-pub async fn run(mut manager: impl Manager, daemon: Arc<dyn Daemon>, shutdown: impl Future<Output = ()> + Send) {
-    let began = Instant::now();
+/// Runs a manager until `shutdown` resolves: attaches to the daemon, again whenever that comes back. `began` is where
+/// the manager's time starts. Dropping the future ends it at once.
+pub async fn run(
+    mut manager: impl Manager,
+    began: Instant,
+    daemon: Arc<dyn Daemon>,
+    shutdown: impl Future<Output = ()> + Send,
+) {
     let mut outbox = Outbox::new(manager.name(), manager.takes_submissions());
     let (sender, mut heard) = mpsc::channel(16);
     let mut unattached = Some(sender);
@@ -89,7 +95,7 @@ pub async fn run(mut manager: impl Manager, daemon: Arc<dyn Daemon>, shutdown: i
         if manager.is_ready()
             && let Some(sender) = unattached.take()
         {
-            tasks.spawn(keep(daemon.clone(), sender));
+            tasks.spawn(keep(manager.name(), daemon.clone(), sender));
         }
         let at_once = manager.ends_at_once();
         let wake = tokio::select! {
@@ -107,11 +113,21 @@ pub async fn run(mut manager: impl Manager, daemon: Arc<dyn Daemon>, shutdown: i
             return;
         }
         let wake = wake.into_iter().chain(outbox.due()).min();
-        let wake = began + wake.unwrap_or(LONGEST_SLEEP).min(now.saturating_add(LONGEST_SLEEP));
+        let wake = began + wake.unwrap_or(Duration::MAX).min(now.saturating_add(LONGEST_SLEEP));
         tokio::select! {
             () = sleep_until(wake) => {}
             Some(heard) = heard.recv(), if unattached.is_none() => hear(&mut manager, &mut outbox, began.elapsed(), heard),
             () = manager.stirred(now, &mut outbox) => {}
+            Some(ended) = tasks.join_next() => {
+                // Only a mistake in the program ends it while it is listened to: the manager attaches anew.
+                if let Err(error) = ended {
+                    tracing::error!(manager = manager.name(), %error, "the connection to the daemon failed");
+                }
+                hear(&mut manager, &mut outbox, began.elapsed(), Heard::Lost);
+                let (sender, receiver) = mpsc::channel(16);
+                (unattached, heard) = (Some(sender), receiver);
+                sleep(AGAIN).await;
+            }
             () = &mut shutdown, if !ending => {
                 if at_once {
                     return;
@@ -127,7 +143,7 @@ fn hear(manager: &mut impl Manager, outbox: &mut Outbox, now: Duration, heard: H
     match heard {
         Heard::Opened(stream) => outbox.open(stream, manager.snapshot(now)),
         Heard::Attached => {
-            tracing::info!("attached");
+            tracing::info!(manager = manager.name(), "attached");
             manager.attached(now);
         }
         Heard::Lost => {
@@ -139,5 +155,125 @@ fn hear(manager: &mut impl Manager, outbox: &mut Outbox, now: Duration, heard: H
             outbox.answer(decision, manager.plan(now, plan));
             outbox.touch(now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::pending,
+        sync::atomic::{AtomicU32, Ordering::Relaxed},
+    };
+
+    use tonic::Status;
+    use trainmaster_core::JobSpec;
+
+    use super::*;
+    use crate::daemon::{Observations, Plans};
+
+    /// Counts what it is asked.
+    #[derive(Clone, Default)]
+    struct Idle {
+        acts: Arc<AtomicU32>,
+        snapshots: Arc<AtomicU32>,
+    }
+
+    #[async_trait]
+    impl Manager for Idle {
+        fn name(&self) -> String {
+            "idle".into()
+        }
+
+        fn attached(&mut self, _: Duration) {}
+
+        fn plan(&mut self, _: Duration, _: v1::Plan) -> Vec<Answer> {
+            Vec::new()
+        }
+
+        fn snapshot(&mut self, _: Duration) -> Snapshot {
+            self.snapshots.fetch_add(1, Relaxed);
+            Snapshot::default()
+        }
+
+        async fn act(&mut self, _: Duration, _: &mut Outbox) -> Option<Duration> {
+            self.acts.fetch_add(1, Relaxed);
+            None
+        }
+
+        async fn stirred(&mut self, _: Duration, _: &mut Outbox) {
+            pending().await
+        }
+    }
+
+    /// What happens to those who attach.
+    #[derive(Clone, Copy)]
+    enum Fate {
+        Served,
+        Away,
+        /// A mistake in the program, the first time.
+        Panic,
+    }
+
+    struct Fake {
+        fate: Fate,
+        tries: AtomicU32,
+    }
+
+    #[async_trait]
+    impl Daemon for Fake {
+        async fn attach(&self, observations: Observations) -> Result<Plans, Status> {
+            let first = self.tries.fetch_add(1, Relaxed) == 0;
+            match self.fate {
+                Fate::Away => return Err(Status::unavailable("away")),
+                Fate::Panic if first => panic!("on purpose"),
+                Fate::Panic | Fate::Served => {}
+            }
+            let mut observations = observations.open().await?;
+            tokio::spawn(async move { while observations.recv().await.is_some() {} });
+            Ok(Box::pin(tokio_stream::pending()))
+        }
+
+        async fn submit(&self, _: &JobSpec, _: &str, _: &str) -> Result<u64, Status> {
+            Err(Status::unimplemented("not needed"))
+        }
+
+        async fn jobs_of(&self, _: &str, _: bool) -> Result<Vec<v1::JobStatus>, Status> {
+            Err(Status::unimplemented("not needed"))
+        }
+
+        async fn cancel(&self, _: u64) -> Result<(), Status> {
+            Err(Status::unimplemented("not needed"))
+        }
+
+        async fn admit(&self, _: &JobSpec) -> Result<v1::AdmitReply, Status> {
+            Err(Status::unimplemented("not needed"))
+        }
+    }
+
+    /// Runs an idle manager for so long; how often it was asked to act and for a snapshot, and tries to attach.
+    async fn idle(fate: Fate, long: Duration) -> (u32, u32, u32) {
+        let (manager, daemon) = (Idle::default(), Arc::new(Fake { fate, tries: AtomicU32::new(0) }));
+        run(manager.clone(), Instant::now(), daemon.clone(), sleep(long)).await;
+        (manager.acts.load(Relaxed), manager.snapshots.load(Relaxed), daemon.tries.load(Relaxed))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_with_nothing_to_do_sleeps() {
+        let (acts, snapshots, tries) = idle(Fate::Served, Duration::from_secs(24 * 3600)).await;
+        assert!((24..40).contains(&acts), "{acts} looks in a day");
+        assert_eq!((snapshots, tries), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_said_to_a_daemon_that_is_away() {
+        let (_, snapshots, tries) = idle(Fate::Away, Duration::from_secs(60)).await;
+        assert_eq!(snapshots, 0, "what nobody hears isn't taken as told");
+        assert!((10..30).contains(&tries), "{tries} tries in a minute");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_of_the_connection_is_survived() {
+        let (_, snapshots, tries) = idle(Fate::Panic, Duration::from_secs(60)).await;
+        assert_eq!((snapshots, tries), (1, 2));
     }
 }

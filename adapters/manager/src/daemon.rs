@@ -14,17 +14,18 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// Observations under way before the next ones wait and are merged.
 const IN_FLIGHT: usize = 64;
 
-/// Plans as they come.
+/// The stream of plans.
 pub type Plans = Pin<Box<dyn Stream<Item = Result<v1::Plan, Status>> + Send>>;
 
 /// The daemon: in the same process, or [elsewhere](super::Remote).
 #[async_trait]
 pub trait Daemon: Send + Sync {
-    /// Opens a manager's stream; the first observation has to be a snapshot.
+    /// Opens a manager's stream. Only once the daemon is reached, [`Observations::open`] is called: it makes the manager's
+    /// snapshot, which is the first observation.
     ///
     /// # Errors
     /// The daemon is away, or refuses the manager.
-    async fn attach(&self, observations: mpsc::Receiver<v1::Observation>) -> Result<Plans, Status>;
+    async fn attach(&self, observations: Observations) -> Result<Plans, Status>;
 
     /// Submits a job that came from a cluster. Returns its number.
     ///
@@ -51,9 +52,29 @@ pub trait Daemon: Send + Sync {
     async fn admit(&self, spec: &JobSpec) -> Result<v1::AdmitReply, Status>;
 }
 
+/// What a manager is to send on a stream.
+#[derive(Debug)]
+pub struct Observations(mpsc::Sender<Heard>);
+
+impl Observations {
+    /// The observations, as they come. The daemon may wait for the first one before it answers at all.
+    ///
+    /// # Errors
+    /// The adapter ends.
+    pub async fn open(self) -> Result<mpsc::Receiver<v1::Observation>, Status> {
+        let (sender, receiver) = mpsc::channel(IN_FLIGHT);
+        self.0.send(Heard::Opened(sender)).await.map_err(ends)?;
+        Ok(receiver)
+    }
+}
+
+fn ends(_: mpsc::error::SendError<Heard>) -> Status {
+    Status::cancelled("the adapter ends")
+}
+
 /// What the stream to the daemon brings.
 #[derive(Debug)]
-pub enum Heard {
+pub(crate) enum Heard {
     /// A new stream is being opened: the first message into it is a snapshot.
     Opened(mpsc::Sender<v1::Observation>),
     /// The daemon answered.
@@ -65,7 +86,7 @@ pub enum Heard {
 }
 
 /// Stays attached until the other end of `heard` is dropped: tries again, later and later, while the daemon is away.
-pub async fn keep(daemon: Arc<dyn Daemon>, heard: mpsc::Sender<Heard>) {
+pub(crate) async fn keep(manager: String, daemon: Arc<dyn Daemon>, heard: mpsc::Sender<Heard>) {
     let mut wait = FIRST_WAIT;
     let mut said = false;
     loop {
@@ -83,9 +104,9 @@ pub async fn keep(daemon: Arc<dyn Daemon>, heard: mpsc::Sender<Heard>) {
         }
         // Once is enough, however long it stays away.
         if std::mem::replace(&mut said, true) {
-            tracing::debug!(%error, ?wait, "still not attached");
+            tracing::debug!(manager, %error, ?wait, "still not attached");
         } else {
-            tracing::warn!(%error, "not attached to the daemon; trying again");
+            tracing::warn!(manager, %error, "not attached to the daemon; trying again");
         }
         sleep(wait).await;
         wait = (wait * 2).min(LONGEST_WAIT);
@@ -93,15 +114,11 @@ pub async fn keep(daemon: Arc<dyn Daemon>, heard: mpsc::Sender<Heard>) {
 }
 
 async fn attach(daemon: &dyn Daemon, heard: &mpsc::Sender<Heard>, planned: &mut bool) -> Result<(), Status> {
-    let (sender, receiver) = mpsc::channel(IN_FLIGHT);
-    let gone = |_| Status::cancelled("the adapter ends");
-    // The daemon may wait for the snapshot before it answers at all.
-    heard.send(Heard::Opened(sender)).await.map_err(gone)?;
-    let mut plans = daemon.attach(receiver).await?;
-    heard.send(Heard::Attached).await.map_err(gone)?;
+    let mut plans = daemon.attach(Observations(heard.clone())).await?;
+    heard.send(Heard::Attached).await.map_err(ends)?;
     while let Some(plan) = plans.next().await {
         *planned = true;
-        heard.send(Heard::Plan(plan?)).await.map_err(gone)?;
+        heard.send(Heard::Plan(plan?)).await.map_err(ends)?;
     }
     Ok(())
 }

@@ -8,6 +8,9 @@ use super::{order::Order, outbox::Answer};
 
 /// What carries out orders: the part of an adapter that differs from manager to manager.
 pub trait Follows {
+    /// Which plan is followed.
+    fn follower(&mut self) -> &mut Follower;
+
     /// How many devices a server lists: `None` if there is no such server, `Some(None)` if the manager chooses devices.
     fn devices(&self, server: &str) -> Option<Option<usize>>;
 
@@ -21,6 +24,40 @@ pub trait Follows {
     /// The whole plan was taken. Returns the answers to orders that were taken [`Later`](Taken::Later).
     fn taken(&mut self, _now: Duration) -> Vec<Answer> {
         Vec::new()
+    }
+
+    /// Takes a plan over, as far as it makes sense. Returns answers for the jobs that it changes, and for all jobs where it
+    /// is the first since the scheduler came. Adapters call it; they don't write it.
+    fn follow(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+        let Some(answers_all) = self.follower().begin(now, &plan) else { return Vec::new() };
+        let mut answers = Vec::new();
+        let mut listed = BTreeSet::new();
+        for wanted in plan.jobs {
+            let job = Named {
+                job: wanted.job,
+                decision: plan.decision,
+                name: wanted.name.clone(),
+                tenant: wanted.tenant.clone(),
+                external: wanted.external.clone(),
+                runs: wanted.action() == v1::Action::Run,
+            };
+            if !listed.insert(job.job) {
+                answers.push(Answer::refused(job.job, "the plan names this job twice".into()));
+                continue;
+            }
+            let order = Order::read(wanted, |server| self.devices(server));
+            match self.order(now, &job, order) {
+                Taken::New => answers.push(Answer::accepted(job.job)),
+                Taken::Same if answers_all => answers.push(Answer::accepted(job.job)),
+                Taken::Refused(cause) => answers.push(Answer::refused(job.job, cause)),
+                Taken::Same | Taken::Ignored | Taken::Later => {}
+            }
+        }
+        if plan.full {
+            self.unlisted(now, plan.decision, &listed);
+        }
+        answers.extend(self.taken(now));
+        answers
     }
 }
 
@@ -94,48 +131,19 @@ impl Follower {
         self.knows_all
     }
 
-    /// Takes a plan over, as far as it makes sense. Returns answers for the jobs that it changes, and for all jobs
-    /// where it is the first since the scheduler came.
-    pub fn follow(&mut self, now: Duration, plan: v1::Plan, by: &mut impl Follows) -> Vec<Answer> {
+    /// Takes the stamp of a plan. Returns whether all of its orders are answered; `None` for a plan older than the one in
+    /// force, which isn't followed.
+    fn begin(&mut self, now: Duration, plan: &v1::Plan) -> Option<bool> {
         let stamp = (plan.term, plan.decision);
         if self.stamp.is_some_and(|applied| stamp < applied) {
             tracing::warn!(?stamp, applied = ?self.stamp, "ignoring a plan older than the one in force");
-            return Vec::new();
+            return None;
         }
         self.stamp = Some(stamp);
         let ttl = u64::try_from(plan.ttl_ms).unwrap_or(0);
         self.expires = (ttl > 0).then(|| now.saturating_add(Duration::from_millis(ttl)));
         self.knows_all |= plan.full;
-        let answers_all = !std::mem::replace(&mut self.answered, true) || !plan.full;
-
-        let mut answers = Vec::new();
-        let mut listed = BTreeSet::new();
-        for wanted in plan.jobs {
-            let job = Named {
-                job: wanted.job,
-                decision: plan.decision,
-                name: wanted.name.clone(),
-                tenant: wanted.tenant.clone(),
-                external: wanted.external.clone(),
-                runs: wanted.action() == v1::Action::Run,
-            };
-            if !listed.insert(job.job) {
-                answers.push(Answer::refused(job.job, "the plan names this job twice".into()));
-                continue;
-            }
-            let order = Order::read(wanted, |server| by.devices(server));
-            match by.order(now, &job, order) {
-                Taken::New => answers.push(Answer::accepted(job.job)),
-                Taken::Same if answers_all => answers.push(Answer::accepted(job.job)),
-                Taken::Refused(cause) => answers.push(Answer::refused(job.job, cause)),
-                Taken::Same | Taken::Ignored | Taken::Later => {}
-            }
-        }
-        if plan.full {
-            by.unlisted(now, plan.decision, &listed);
-        }
-        answers.extend(by.taken(now));
-        answers
+        Some(!std::mem::replace(&mut self.answered, true) || !plan.full)
     }
 }
 
@@ -148,10 +156,15 @@ mod tests {
     /// Follows whatever it is told on server "a".
     #[derive(Default)]
     struct Obedient {
+        follower: Follower,
         orders: BTreeMap<u64, Order>,
     }
 
     impl Follows for Obedient {
+        fn follower(&mut self) -> &mut Follower {
+            &mut self.follower
+        }
+
         fn devices(&self, server: &str) -> Option<Option<usize>> {
             (server == "a").then_some(None)
         }
@@ -183,18 +196,18 @@ mod tests {
 
     #[test]
     fn the_first_plan_is_answered_whole_and_later_ones_where_they_change_something() {
-        let (mut follower, mut manager) = (Follower::default(), Obedient::default());
+        let mut manager = Obedient::default();
         let now = Duration::ZERO;
-        assert!(!follower.stands(now));
-        let answers = follower.follow(now, plan(1, true, &[(1, "a"), (2, "a")]), &mut manager);
+        assert!(!manager.follower.stands(now));
+        let answers = manager.follow(now, plan(1, true, &[(1, "a"), (2, "a")]));
         assert_eq!(answers, [Answer::accepted(1), Answer::accepted(2)]);
-        assert_eq!(follower.follow(now, plan(2, true, &[(1, "a"), (2, "a")]), &mut manager), []);
-        follower.attached();
-        let answers = follower.follow(now, plan(3, true, &[(1, "a")]), &mut manager);
+        assert_eq!(manager.follow(now, plan(2, true, &[(1, "a"), (2, "a")])), []);
+        manager.follower.attached();
+        let answers = manager.follow(now, plan(3, true, &[(1, "a")]));
         assert_eq!((answers, manager.orders.len()), (vec![Answer::accepted(1)], 1), "the other one isn't listed");
         // What isn't full lists what changed.
-        assert_eq!(follower.follow(now, plan(3, false, &[(1, "a")]), &mut manager), [Answer::accepted(1)]);
-        let refused = follower.follow(now, plan(4, false, &[(1, "b"), (3, "a"), (3, "a")]), &mut manager);
+        assert_eq!(manager.follow(now, plan(3, false, &[(1, "a")])), [Answer::accepted(1)]);
+        let refused = manager.follow(now, plan(4, false, &[(1, "b"), (3, "a"), (3, "a")]));
         assert_eq!(
             refused.iter().map(|answer| (answer.job, answer.refused.is_some())).collect::<Vec<_>>(),
             [(1, true), (3, false), (3, true)]
@@ -204,13 +217,15 @@ mod tests {
 
     #[test]
     fn an_older_plan_changes_nothing_and_a_plan_runs_out() {
-        let (mut follower, mut manager) = (Follower::default(), Obedient::default());
-        follower.follow(Duration::ZERO, plan(5, true, &[(1, "a")]), &mut manager);
-        assert_eq!(follower.follow(Duration::from_secs(9), plan(4, true, &[]), &mut manager), []);
-        assert_eq!((manager.orders.len(), follower.stamp()), (1, Some((1, 5))));
-        assert!(follower.stands(Duration::from_millis(999)) && !follower.stands(Duration::from_secs(1)));
+        let mut manager = Obedient::default();
+        manager.follow(Duration::ZERO, plan(5, true, &[(1, "a")]));
+        assert_eq!(manager.follow(Duration::from_secs(9), plan(4, true, &[])), []);
+        assert_eq!((manager.orders.len(), manager.follower.stamp()), (1, Some((1, 5))));
+        assert!(
+            manager.follower.stands(Duration::from_millis(999)) && !manager.follower.stands(Duration::from_secs(1))
+        );
         let forever = v1::Plan { ttl_ms: 0, ..plan(5, false, &[]) };
-        follower.follow(Duration::from_secs(2), forever, &mut manager);
-        assert!(follower.stands(Duration::MAX));
+        manager.follow(Duration::from_secs(2), forever);
+        assert!(manager.follower.stands(Duration::MAX));
     }
 }

@@ -53,7 +53,10 @@ impl Adapters {
     pub fn find(&self, name: &str) -> Result<&'static AdapterInfo, String> {
         self.all.iter().find(|adapter| adapter.name == name).ok_or_else(|| {
             let known: Vec<_> = self.all.iter().map(|adapter| adapter.name).collect();
-            format!("there is no such adapter in this build; there are {}", known.join(", "))
+            match &known[..] {
+                [] => "there is no adapter in this build".into(),
+                known => format!("there is no such adapter in this build; there are {}", known.join(", ")),
+            }
         })
     }
 }

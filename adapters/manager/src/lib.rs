@@ -20,7 +20,7 @@ pub mod testing;
 
 pub use self::{
     agent::{Manager, run},
-    daemon::{Daemon, Heard, Plans, keep},
+    daemon::{Daemon, Observations, Plans},
     follower::{Follower, Follows, Named, Taken},
     info::{
         AdapterCommand, AdapterInfo, Adapters, Check, CommandAnswer, DaemonAddress, Launch, Running, Shutdown, Verdict,

@@ -20,8 +20,6 @@ const LONGEST_GRACE: Duration = Duration::from_secs(24 * 3600);
 pub struct Order {
     /// The job's name.
     pub name: String,
-    /// Its owner.
-    pub tenant: String,
     /// Which incarnation is to run.
     pub incarnation: u32,
     /// Which revision of it.
@@ -110,7 +108,6 @@ impl Order {
         };
         Ok(Self {
             name: plan.name,
-            tenant: plan.tenant,
             incarnation: plan.incarnation,
             revision: plan.revision,
             action,

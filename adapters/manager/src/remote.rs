@@ -7,7 +7,6 @@ use std::{
 
 use async_trait::async_trait;
 use thiserror::Error;
-use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Request, Status,
@@ -21,7 +20,7 @@ use trainmaster_proto::{
     v1::{self, jobs_client::JobsClient, manager_client::ManagerClient},
 };
 
-use super::daemon::{Daemon, Plans};
+use super::daemon::{Daemon, Observations, Plans};
 
 /// A plan of a large cluster is far larger than gRPC's default of 4 MiB allows.
 const MOST_BYTES: usize = 256 << 20;
@@ -91,10 +90,10 @@ impl Remote {
 
 #[async_trait]
 impl Daemon for Remote {
-    async fn attach(&self, observations: mpsc::Receiver<v1::Observation>) -> Result<Plans, Status> {
+    async fn attach(&self, observations: Observations) -> Result<Plans, Status> {
         let channel = self.endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
         let mut client = ManagerClient::new(channel).max_decoding_message_size(MOST_BYTES);
-        let request = self.request(ReceiverStream::new(observations));
+        let request = self.request(ReceiverStream::new(observations.open().await?));
         Ok(Box::pin(client.attach(request).await?.into_inner()))
     }
 

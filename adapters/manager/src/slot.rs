@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use trainmaster_core::Role;
-use trainmaster_proto::{role_to_wire, v1};
+use trainmaster_proto::{role_from_wire, role_to_wire, v1};
 
 /// A slot within an incarnation of a job. Workers come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -27,12 +27,8 @@ impl SlotId {
     /// # Errors
     /// The role is unknown: says which are allowed.
     pub fn of(slot: &v1::Slot) -> Result<Self, String> {
-        let role = match v1::SlotRole::try_from(slot.role) {
-            Ok(v1::SlotRole::Worker) => Role::Worker,
-            Ok(v1::SlotRole::Server) => Role::Server,
-            Err(_) => return Err(format!("slot role {} is unknown; allowed are 0 (worker) and 1 (server)", slot.role)),
-        };
-        Ok(Self { role, index: slot.index })
+        let unknown = |_| format!("slot role {} is unknown; allowed are 0 (worker) and 1 (server)", slot.role);
+        Ok(Self { role: role_from_wire(slot.role).map_err(unknown)?, index: slot.index })
     }
 }
 

@@ -117,10 +117,7 @@ impl Translator {
 
     /// Takes a plan over. Returns answers for the jobs that it changes.
     pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
-        let mut follower = std::mem::take(&mut self.follower);
-        let answers = follower.follow(now, plan, self);
-        self.follower = follower;
-        answers
+        self.follow(now, plan)
     }
 
     /// Takes over what Ray's head tells. O(nodes + bundles + jobs).
@@ -329,6 +326,10 @@ impl Translator {
 }
 
 impl Follows for Translator {
+    fn follower(&mut self) -> &mut Follower {
+        &mut self.follower
+    }
+
     fn devices(&self, server: &str) -> Option<Option<usize>> {
         self.servers.contains_key(server).then_some(None)
     }

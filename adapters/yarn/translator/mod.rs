@@ -129,10 +129,7 @@ impl Translator {
 
     /// Takes a plan over. Returns answers for the jobs that it changes.
     pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
-        let mut follower = std::mem::take(&mut self.follower);
-        let answers = follower.follow(now, plan, self);
-        self.follower = follower;
-        answers
+        self.follow(now, plan)
     }
 
     /// Takes over which applications are which jobs: from before this adapter was started and, where YARN doesn't tell
@@ -431,6 +428,10 @@ impl Translator {
 }
 
 impl Follows for Translator {
+    fn follower(&mut self) -> &mut Follower {
+        &mut self.follower
+    }
+
     fn devices(&self, server: &str) -> Option<Option<usize>> {
         self.servers.contains_key(server).then_some(None)
     }

@@ -44,11 +44,10 @@ impl Translator {
 
     /// For how long the daemon's plan still stands; `None`: for good.
     pub(super) fn time_left(&self, now: Duration) -> Result<Option<Duration>, NoPlan> {
-        match self.follower.expires() {
-            _ if self.follower.stamp().is_none() => Err(NoPlan),
-            Some(at) if at <= now => Err(NoPlan),
-            at => Ok(at.map(|at| at - now)),
+        if !self.follower.stands(now) {
+            return Err(NoPlan);
         }
+        Ok(self.follower.expires().map(|at| at - now))
     }
 
     fn application_plan(&self, now: Duration, id: &str, app: &App) -> wire::ApplicationPlan {

@@ -71,7 +71,7 @@ impl ServerArgs {
         Self { server: server.into(), token_file: Some(token_file.into()), ca: None, cert: None, key: None }
     }
 
-    /// Those of any command line.
+    /// The daemon's arguments, as parsed from the command line.
     pub(crate) fn of_matches(matches: &ArgMatches) -> Self {
         Self::from_arg_matches(matches).expect("they are the program's own arguments, and checked")
     }

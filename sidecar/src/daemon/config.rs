@@ -56,7 +56,7 @@ pub struct Config {
     pub settings: Settings,
     /// What engines that follow a policy follow.
     pub policy: Choice,
-    /// The adapters that the program has.
+    /// The adapters that the program has; none unless it says so.
     pub available: Adapters,
     /// Managers to run inside the daemon; `None`: those of the available ones that are there by default.
     pub adapters: Option<Vec<AdapterChoice>>,

@@ -8,6 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 use trainmaster_manager::{
     AdapterInfo, Adapters, Answer, Daemon as Scheduler, Follower, Follows, Launch, Manager, Named, Order, Outbox,
     Running, Shutdown, Snapshot, Taken,
@@ -29,24 +30,21 @@ const TOY: AdapterInfo = AdapterInfo {
 
 fn start(_: Launch, daemon: Arc<dyn Scheduler>, shutdown: Shutdown) -> anyhow::Result<Running> {
     let servers = servers(2, 2).into_iter().map(|server| (server.name.clone(), server));
-    let toy = Toy {
-        follower: Follower::default(),
-        machines: Machines { servers: Arc::new(servers.collect()), ..Machines::default() },
-    };
+    let machines = Machines { servers: Arc::new(servers.collect()), ..Machines::default() };
     Ok(Box::pin(async move {
-        trainmaster_manager::run(toy, daemon, shutdown).await;
+        trainmaster_manager::run(Toy { machines }, Instant::now(), daemon, shutdown).await;
         Ok(())
     }))
 }
 
 /// The translator: orders become processes, and processes become observations.
 struct Toy {
-    follower: Follower,
     machines: Machines,
 }
 
 #[derive(Default)]
 struct Machines {
+    follower: Follower,
     servers: Arc<BTreeMap<String, v1::Server>>,
     ordered: BTreeMap<u64, Order>,
     /// Its "processes".
@@ -54,6 +52,10 @@ struct Machines {
 }
 
 impl Follows for Machines {
+    fn follower(&mut self) -> &mut Follower {
+        &mut self.follower
+    }
+
     fn devices(&self, server: &str) -> Option<Option<usize>> {
         self.servers.get(server).map(|server| Some(server.devices.len()))
     }
@@ -84,11 +86,11 @@ impl Manager for Toy {
     }
 
     fn attached(&mut self, _: Duration) {
-        self.follower.attached();
+        self.machines.follower.attached();
     }
 
     fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
-        self.follower.follow(now, plan, &mut self.machines)
+        self.machines.follow(now, plan)
     }
 
     fn snapshot(&mut self, _: Duration) -> Snapshot {

@@ -5,6 +5,9 @@ use prometheus::{
 };
 use trainmaster_core::{Source, Span};
 
+/// Examples that one report may count: as many reports as would wrap a sum of these take years.
+const MOST_EXAMPLES: u64 = 1 << 32;
+
 /// The owner's metrics; a clone counts into the same.
 #[derive(Clone, Debug)]
 pub(crate) struct HostMetrics {
@@ -91,9 +94,10 @@ impl HostMetrics {
         self.decisions.with_label_values(&[source]).inc();
     }
 
-    /// A report was accepted. Nobody trains more in a step than the job's batch, whatever a program says.
+    /// A report was accepted. A program says what it likes: a report counts for at most a batch a step, and no more than
+    /// [`MOST_EXAMPLES`], so that the sum doesn't wrap.
     pub(super) fn trained(&self, examples: u64, steps: u32, batch: u64) {
-        self.examples.inc_by(examples.min(u64::from(steps).saturating_mul(batch)));
+        self.examples.inc_by(trained(examples, steps, batch));
     }
 
     pub(super) fn acknowledged(&self, leaving: bool, checkpoint: Span) {
@@ -102,6 +106,10 @@ impl HostMetrics {
             self.checkpoint_seconds.observe(checkpoint.as_seconds());
         }
     }
+}
+
+fn trained(examples: u64, steps: u32, batch: u64) -> u64 {
+    examples.min(u64::from(steps).saturating_mul(batch)).min(MOST_EXAMPLES)
 }
 
 /// Makes metrics with the common prefix and registers them.
@@ -128,5 +136,17 @@ impl Adder<'_> {
     fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
         let options = HistogramOpts::new(format!("trainmaster_{name}"), help).buckets(buckets.to_vec());
         self.register(Histogram::with_opts(options)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_counts_for_what_it_can_have_trained() {
+        assert_eq!(trained(500, 2, 256), 500);
+        assert_eq!(trained(600, 2, 256), 512);
+        assert_eq!(trained(u64::MAX, u32::MAX, u64::MAX), MOST_EXAMPLES);
     }
 }
