@@ -27,6 +27,7 @@ pub mod paa;
 pub mod place;
 pub mod policy;
 pub mod reason;
+pub mod replay;
 pub mod resources;
 pub mod scheduler;
 pub mod server;

@@ -6,7 +6,8 @@ use common::journal::{Keeper, verify};
 use trainmaster_core::{
     Event, JobId, Scheduler, ServerSpec, Settings, Span, Time, Verdict,
     engines::REGISTRY,
-    journal::{self, Record, Replay, Step},
+    journal::{self, Record},
+    replay::{Replay, Step},
     settings::{Parameter, Stability},
     sim::{
         Options, Outage, Report, Request, Speed, Workload, play,

@@ -24,7 +24,8 @@ use tokio::{
 };
 use trainmaster_core::{
     Event, JobId, Scheduler,
-    journal::{Record, Replay, Step},
+    journal::Record,
+    replay::{Replay, Step},
 };
 use trainmaster_proto::v1;
 use trainmaster_sidecar::daemon::{ADMIN_TOKEN, read_journal};

@@ -10,8 +10,8 @@ use trainmaster_manager::{Placement, SlotId};
 
 use super::{
     super::{HOPELESS_EXIT, RESTART_ALL_EXITS},
-    Action, Failure, Policy, Step,
     plan::{Goal, Run, Wanted, fingerprint},
+    step::{Action, Exit, Failure, Policy, Signal, Step},
 };
 
 /// What a process has been told about leaving.
@@ -20,24 +20,6 @@ struct Leave {
     term_at: Duration,
     kill_at: Duration,
     sent: Option<Signal>,
-}
-
-/// The two signals this adapter sends, to a whole process group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Signal {
-    Term,
-    Kill,
-}
-
-/// How a process ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
-    Code(i32),
-    Signal(i32),
-    /// It was started by an earlier run of the adapter, so nobody here can wait for it.
-    Unknown,
-    /// There never was a process.
-    NotStarted,
 }
 
 #[derive(Clone, Debug)]

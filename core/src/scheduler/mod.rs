@@ -12,7 +12,7 @@ pub use self::{
     preview::Admission,
     ticket::{Failure, FitOutcome, FitTicket, Outcome, Ticket},
 };
-pub use crate::journal::record::Why;
+pub use crate::journal::Why;
 use crate::{
     decision::{Decision, Issue, Source, Verdict},
     engine::{AnyEngine, AnyIndex, AnyMemo, Budget},
@@ -20,7 +20,7 @@ use crate::{
     event::{Event, EventError},
     ids::{DecisionId, JobId, TicketId},
     job::{Job, JobSpec},
-    journal::record::{Record, Saved},
+    journal::{Record, Saved},
     policy::{Policy, PolicyError},
     settings::{Mode, Settings, SettingsError},
     state::{Change, State, Sums},

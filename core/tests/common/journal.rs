@@ -1,7 +1,8 @@
 //! Journals of simulation runs.
 
 use trainmaster_core::{
-    journal::{Record, Replay, Step},
+    journal::Record,
+    replay::{Replay, Step},
     sim::Host,
 };
 

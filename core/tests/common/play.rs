@@ -6,7 +6,8 @@ use trainmaster_core::{
     Allocation, Budget, Decision, DeviceShare, Event, EventError, Incarnation, JobId, Mode, Role, Scheduler,
     ServerSpec, SlotUse, Source, Ticket, Time, Verdict,
     job::ExternalId,
-    journal::{self, Record, Replay},
+    journal::Record,
+    replay::{self, Replay},
     scheduler::Why,
     sim::recorded::Recorder,
     state::Mandate,
@@ -532,8 +533,8 @@ pub fn check_journal(trace: &Trace) {
             continue;
         };
         match replay.step(&record).unwrap() {
-            journal::Step::Decided(Err(difference)) => panic!("{difference:?}"),
-            journal::Step::Snapshot { follows } => assert!(follows, "a snapshot is not what led to it"),
+            replay::Step::Decided(Err(difference)) => panic!("{difference:?}"),
+            replay::Step::Snapshot { follows } => assert!(follows, "a snapshot is not what led to it"),
             _ => {}
         }
         recorder.take(&record).unwrap();

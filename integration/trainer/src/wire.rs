@@ -33,6 +33,9 @@ pub(crate) struct Hello {
     pub(crate) proof: [u8; 32],
 }
 
+/// Stands for the attempt of parameters that a worker asked for.
+pub(crate) const ASKED: u64 = 0;
+
 /// All messages between processes of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Message {

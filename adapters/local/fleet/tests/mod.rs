@@ -8,6 +8,7 @@ mod random;
 use std::collections::BTreeSet;
 
 use trainmaster_core::Role;
+use trainmaster_manager::SlotId;
 
 use super::{plan::Resolve, *};
 

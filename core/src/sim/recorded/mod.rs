@@ -37,7 +37,8 @@ pub use self::{
 use crate::{
     event::{End, Event},
     ids::JobId,
-    journal::{Record, Replay, Saved, Step},
+    journal::{Record, Saved},
+    replay::{Replay, Step},
     settings::{Mode, SettingsError},
     state::State,
     time::{Span, Time},

@@ -9,7 +9,7 @@ use std::{
 };
 
 use peak_alloc::PeakAlloc;
-use trainmaster_fuzz::{ALL, Inputs, STACK, Target};
+use trainmaster_fuzz::{ALL, Inputs, STACK, Target, find};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
                 Some(given) => seed = given,
                 None => return usage(),
             },
-            name => match Target::find(name) {
+            name => match find(name) {
                 Some(target) => targets.push(target),
                 None => return usage(),
             },

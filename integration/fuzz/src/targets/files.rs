@@ -6,8 +6,8 @@ use trainmaster_core::{
     journal::{Record, frames},
 };
 
-use super::{JOB as JOB_FILE, JOB_WORDS, text, texts};
-use crate::Target;
+use super::seeds::{JOB as JOB_FILE, JOB_WORDS, text, texts};
+use crate::target::Target;
 
 /// A job file.
 pub(super) const JOB: Target = Target {

@@ -16,8 +16,8 @@ use trainmaster_slurm_submit::{
     CHeld, CSubmission, Outcome, trainmaster_is_ours, trainmaster_is_reserved, trainmaster_submit,
 };
 
-use super::{text, texts};
-use crate::Target;
+use super::seeds::{text, texts};
+use crate::target::Target;
 
 const WORDS: &[&str] = &[
     "#TRAINMASTER ",

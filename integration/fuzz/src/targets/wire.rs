@@ -4,8 +4,8 @@ use prost::{Message, Name};
 use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time};
 use trainmaster_proto::{job_from_spec, observed, progress, spec_from_job, v1, weigh};
 
-use super::JOB;
-use crate::Target;
+use super::seeds::JOB;
+use crate::target::Target;
 
 /// Requests of all kinds, selected by the first byte. They are weighed, decoded if that is allowed, and converted.
 pub(super) const MESSAGES: Target =

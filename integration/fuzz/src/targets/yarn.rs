@@ -2,8 +2,8 @@
 
 use trainmaster_adapters::yarn::{Accounts, read_job_file};
 
-use super::{JOB, text, texts};
-use crate::Target;
+use super::seeds::{JOB, text, texts};
+use crate::target::Target;
 
 const TONY: &str = r#"
 tony.application.name = "mnist"

@@ -7,17 +7,8 @@ use std::collections::BTreeMap;
 
 use tracing::{info, warn};
 
-use super::Chief;
+use super::{Chief, phase::Look};
 use crate::{feed::Feed, id::Id, net::Net, wire::Message};
-
-/// Parameters on their way to the chief.
-pub(super) struct Look {
-    version: u64,
-    sources: Vec<Id>,
-    parts: BTreeMap<Id, Vec<f32>>,
-    /// Accuracy of the same epoch on its training data.
-    training_accuracy: f64,
-}
 
 impl Chief {
     /// Requests the parameters if an epoch has just ended. A pending validation is abandoned.

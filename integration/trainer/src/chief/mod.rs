@@ -5,6 +5,7 @@
 
 mod ledger;
 mod look;
+mod phase;
 mod state;
 mod steps;
 mod tickets;
@@ -34,29 +35,10 @@ use crate::{
     wire::Message,
 };
 use ledger::Ledger;
-use look::Look;
-use state::State;
-use steps::Stepping;
-use tickets::Tickets;
+use phase::{Look, Phase, State};
 
 /// Time in which a stopping job may finish the current step.
 const FINISH_STEP: Duration = Duration::from_secs(5);
-
-enum Phase {
-    /// Nothing can be done until a process joins or leaves.
-    Idle(Instant),
-    /// A step is in progress (sync, allreduce).
-    Step(Stepping),
-    /// Batches are in progress (async).
-    Stream(Tickets),
-    /// The holders send their parts of the state.
-    Gather {
-        since: Instant,
-        sources: Vec<Id>,
-        parts: BTreeMap<Id, (Vec<f32>, Vec<f32>)>,
-    },
-    Done,
-}
 
 /// The reason for an early end of the job.
 #[derive(Clone, Copy)]

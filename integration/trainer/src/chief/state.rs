@@ -4,15 +4,11 @@ use std::{collections::BTreeMap, path::Path, time::Instant};
 
 use tracing::warn;
 
-use super::{Chief, Phase};
+use super::{
+    Chief,
+    phase::{Phase, State},
+};
 use crate::{checkpoint::Checkpoint, exit, feed::Feed, id::Id, net::Net, wire::Message};
-
-/// Parameters and optimiser state of the whole model at a step.
-pub(super) struct State {
-    pub(super) version: u64,
-    pub(super) parameters: Vec<f32>,
-    pub(super) velocity: Vec<f32>,
-}
 
 impl Chief {
     /// Sends their parts to holders without parameters.

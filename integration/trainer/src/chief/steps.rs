@@ -2,27 +2,12 @@
 
 use std::{collections::BTreeSet, time::Instant};
 
-use super::{Chief, Phase, ledger::Step};
+use super::{
+    Chief,
+    ledger::Step,
+    phase::{Phase, Stepping},
+};
 use crate::{chunks::Portion, feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
-
-/// A step in progress.
-pub(super) struct Stepping {
-    pub(super) attempt: u64,
-    workers: Vec<u32>,
-    portions: Vec<Portion>,
-    /// Holders that haven't collected it yet.
-    missing: BTreeSet<Id>,
-    tally: Tally,
-    times: Vec<(u32, f32)>,
-    pub(super) sent: Instant,
-}
-
-impl Stepping {
-    /// Whether the step needs this process.
-    pub(super) fn waits_for(&self, id: Id) -> bool {
-        self.missing.contains(&id) || id.is_worker() && self.workers.contains(&id.index)
-    }
-}
 
 impl Chief {
     /// Orders the next step, or repeats one after a failed attempt.

@@ -6,53 +6,12 @@ use std::{
     time::Instant,
 };
 
-use super::{Chief, Phase, ledger::Step};
-use crate::{chunks::Portion, feed::Feed, id::Id, net::Net, parts::Parts, tally::Tally, wire::Message};
-
-/// The batch of a replica.
-struct Ticket {
-    step: u64,
-    attempt: u64,
-    portion: Option<Portion>,
-    sent: Instant,
-    /// Workers whose gradients aren't applied yet.
-    missing: BTreeSet<u32>,
-    tally: Tally,
-    times: Vec<(u32, f32)>,
-}
-
-/// The batches in progress.
-pub(super) struct Tickets {
-    parts: Parts,
-    /// By replica.
-    open: BTreeMap<u32, Ticket>,
-    next: u64,
-    /// Batches of lost workers, for the next replica that is free.
-    again: BTreeSet<u64>,
-    last: Instant,
-}
-
-impl Tickets {
-    pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    pub(super) fn has(&self, worker: u32) -> bool {
-        self.open.contains_key(&self.parts.replica(worker))
-    }
-
-    pub(super) fn oldest(&self) -> Option<Instant> {
-        self.open.values().map(|ticket| ticket.sent).min()
-    }
-
-    pub(super) fn lost(&mut self, id: Id) {
-        if id.is_worker()
-            && let Some(ticket) = self.open.remove(&self.parts.replica(id.index))
-        {
-            self.again.insert(ticket.step);
-        }
-    }
-}
+use super::{
+    Chief,
+    ledger::Step,
+    phase::{Phase, Ticket, Tickets},
+};
+use crate::{feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
 
 impl Chief {
     /// Starts to assign batches.

@@ -139,6 +139,11 @@ impl Net {
         self.transfer(to, message, 0);
     }
 
+    /// Tells the chief that the job can't continue, with the job's exit code.
+    pub(crate) fn fail(&mut self, chief: Id, code: u8, reason: String) {
+        self.send(chief, Message::Failed { code, reason });
+    }
+
     /// Sends as if the payload had `bytes` bytes, if an interface is emulated and the peer is on another machine.
     pub(crate) fn transfer(&mut self, to: Id, message: Message, bytes: u64) {
         if to == self.hello.id {

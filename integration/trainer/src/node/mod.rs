@@ -116,8 +116,3 @@ impl Node {
         }
     }
 }
-
-/// Reports that the job can't continue, with its exit code.
-fn failed(chief: Id, code: u8, reason: String, net: &mut Net) {
-    net.send(chief, Message::Failed { code, reason });
-}

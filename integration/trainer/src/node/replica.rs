@@ -7,10 +7,7 @@
 
 use std::{collections::BTreeMap, ops::Range, time::Instant};
 
-use super::{
-    failed,
-    pipeline::{Order, Pipeline, Stuck},
-};
+use super::pipeline::{Order, Pipeline, Stuck};
 use crate::{
     batch::Batches, device::Device, exit, holder::Holder, id::Id, net::Net, parts::Parts, settings::Settings,
     trainer::Sums, wire::Message,
@@ -113,7 +110,7 @@ impl Replica {
     }
 
     fn stuck(&self, error: &Stuck, net: &mut Net) {
-        failed(self.chief, error.code(), error.to_string(), net);
+        net.fail(self.chief, error.code(), error.to_string());
     }
 
     pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
@@ -134,7 +131,7 @@ impl Replica {
                     self.stuck(&error, net);
                 }
             }
-            other => failed(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me), net),
+            other => net.fail(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me)),
         }
     }
 
@@ -171,7 +168,7 @@ impl Replica {
         self.give_up();
         if !self.holder.reach(version) {
             let reason = format!("{} is at step {} and can't get to {version}", self.me, self.holder.version);
-            return failed(self.chief, exit::ERROR, reason, net);
+            return net.fail(self.chief, exit::ERROR, reason);
         }
         net.send(self.chief, answer(&self.holder, version));
     }
@@ -183,7 +180,7 @@ impl Replica {
         let Some(place) = workers.iter().position(|worker| *worker == self.me.index) else { return };
         if !self.holder.reach(step) {
             let reason = format!("{} is at step {} and can't train step {step}", self.me, self.holder.version);
-            return failed(self.chief, exit::ERROR, reason, net);
+            return net.fail(self.chief, exit::ERROR, reason);
         }
         let connections = if workers.len() > 1 { workers.len() } else { 0 };
         let order = Order { step, attempt, place: (place, workers.len()), connections };
@@ -216,7 +213,7 @@ impl Replica {
             let Some(chunk) = self.chunks.remove(&(ring.attempt, round)) else { return };
             if !ring.take_in(round, &chunk) {
                 let reason = format!("{} got a chunk of {} sums in round {round}", self.me, chunk.len());
-                return failed(self.chief, exit::ERROR, reason, net);
+                return net.fail(self.chief, exit::ERROR, reason);
             }
             ring.phase = Phase::Round(round + 1);
             if round + 1 < rounds {

@@ -6,10 +6,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{failed, worker::ASKED};
 use crate::{
-    args::Mode, exit, holder::Holder, id::Id, layout::Layout, net::Net, parts::Parts, settings::Settings, tally::Tally,
-    wire::Message,
+    args::Mode,
+    exit,
+    holder::Holder,
+    id::Id,
+    layout::Layout,
+    net::Net,
+    parts::Parts,
+    settings::Settings,
+    tally::Tally,
+    wire::{ASKED, Message},
 };
 
 /// A step that is being collected (sync).
@@ -118,7 +125,7 @@ impl Server {
             Message::Pull if self.loaded => self.hand_out(from, ASKED, net),
             Message::Pull => self.early.push(from),
             Message::Grad { step, attempt, tally, sums } => self.take_in(from, step, attempt, tally, sums, net),
-            other => failed(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me), net),
+            other => net.fail(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me)),
         }
     }
 
@@ -147,7 +154,7 @@ impl Server {
         // Asynchronous holders have no common version. The chief gathers when no gradients are on their way.
         if self.mode == Mode::Sync && !self.holder.reach(version) {
             let reason = format!("{} is at step {} and can't get to {version}", self.me, self.holder.version);
-            return failed(self.chief, exit::ERROR, reason, net);
+            return net.fail(self.chief, exit::ERROR, reason);
         }
         net.send(self.chief, answer(&self.holder, version));
     }
@@ -155,7 +162,7 @@ impl Server {
     fn step(&mut self, step: u64, attempt: u64, workers: Vec<u32>, net: &mut Net) {
         if !self.holder.reach(step) {
             let reason = format!("{} is at step {} and can't train step {step}", self.me, self.holder.version);
-            return failed(self.chief, exit::ERROR, reason, net);
+            return net.fail(self.chief, exit::ERROR, reason);
         }
         for worker in &workers {
             self.hand_out(Id::worker(*worker), attempt, net);
@@ -186,7 +193,7 @@ impl Server {
         let range = self.range(worker);
         if sums.len() != range.len() {
             let reason = format!("{worker} sent {} sums for {} parameters", sums.len(), range.len());
-            return failed(self.chief, exit::ERROR, reason, net);
+            return net.fail(self.chief, exit::ERROR, reason);
         }
         let now = Instant::now();
         if self.mode == Mode::Async {

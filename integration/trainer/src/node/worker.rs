@@ -3,10 +3,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use super::{
-    failed,
-    pipeline::{Order, Pipeline, Stuck},
-};
+use super::pipeline::{Order, Pipeline, Stuck};
 use crate::{
     args::Mode,
     chunks::{Orders, Portion},
@@ -20,11 +17,8 @@ use crate::{
     store::Store,
     tally::Tally,
     trainer::Sums,
-    wire::Message,
+    wire::{ASKED, Message},
 };
-
-/// Stands for the attempt of parameters that a worker asked for.
-pub(super) const ASKED: u64 = 0;
 
 /// The chief's order.
 #[derive(Clone, Copy)]
@@ -132,7 +126,7 @@ impl Worker {
                 chunks.into_iter().for_each(|chunk| net.send(self.chief, Message::Stored { chunk }));
             }
             Ok(_) => {} // the chief receives all of them when this worker is ready
-            Err(error) => failed(self.chief, exit::ERROR, format!("{} can't store a chunk: {error}", self.me), net),
+            Err(error) => net.fail(self.chief, exit::ERROR, format!("{} can't store a chunk: {error}", self.me)),
         }
     }
 
@@ -168,7 +162,7 @@ impl Worker {
                 let received = self.pipeline.receive(from, attempt, number, values, net);
                 return self.stuck(received, net);
             }
-            other => failed(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me), net),
+            other => net.fail(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me)),
         }
         self.compute(net);
     }
@@ -200,7 +194,7 @@ impl Worker {
 
     fn stuck(&self, result: Result<(), Stuck>, net: &mut Net) {
         if let Err(error) = result {
-            failed(self.chief, error.code(), error.to_string(), net);
+            net.fail(self.chief, error.code(), error.to_string());
         }
     }
 
@@ -219,7 +213,7 @@ impl Worker {
             let part = self.given.remove(server).map(|(_, part)| part).unwrap_or_default();
             if !self.layout.put(position, &part, &mut parameters) {
                 let reason = format!("{server} sent {} parameters to {}", part.len(), self.me);
-                return failed(self.chief, exit::ERROR, reason, net);
+                return net.fail(self.chief, exit::ERROR, reason);
             }
         }
         (self.task, self.running) = (None, Some(task.order));
@@ -233,7 +227,7 @@ impl Worker {
             Ok(examples) => self.pipeline.trainer.chunk_sums(&parameters, examples).map_err(Stuck::from),
             Err(error) => {
                 let reason = format!("{} can't read chunk {}: {error}", self.me, portion.chunk);
-                return failed(self.chief, exit::ERROR, reason, net);
+                return net.fail(self.chief, exit::ERROR, reason);
             }
         };
         let held = sums.and_then(|sums| self.pipeline.hold(task.order, sums, since));

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use trainmaster_core::{
     Decision, Span, State, Time, Verdict,
-    journal::{Difference, Made, Record, Replay, Step},
+    journal::Record,
+    replay::{Difference, Made, Replay, Step},
 };
 
 use super::records::{Records, Unreadable};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trainmaster_core::{
     Settings,
-    journal::Step,
+    replay::Step,
     settings::Parameter,
     sim::{
         Fate, Options, Workload,

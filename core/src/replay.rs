@@ -1,10 +1,10 @@
 //! The same records through the same core.
 
-use super::record::{JournalError, Record, Saved};
 use crate::{
     decision::{Decision, Issue},
     event::EventError,
     ids::TicketId,
+    journal::{JournalError, Record, Saved},
     scheduler::{FitTicket, Scheduler, Ticket, Why},
     settings::SettingsError,
 };
@@ -12,7 +12,7 @@ use crate::{
 /// A scheduler that goes through a journal again, record by record, from any of its snapshots.
 ///
 /// ```
-/// use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time, journal::{Record, Replay, Step}};
+/// use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time, journal::Record, replay::{Replay, Step}};
 ///
 /// let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
 /// scheduler.start_journal();

@@ -1,4 +1,9 @@
-//! What the journal holds.
+//! The journal: everything that happened and everything that was decided, each record framed and checksummed.
+//!
+//! A record is its body's length (u32, little endian), the first four bytes of the body's BLAKE3 hash, and the body in
+//! postcard, starting with the format's version. Recovery starts at the last snapshot and replays what follows
+//! ([`crate::replay`]): a committed decision is made again by the same engine from the same state, and must have the
+//! same digest.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

@@ -1,0 +1,411 @@
+//! Which file of a crate may import from which: circles stay small, and no module of the core imports from a floor
+//! above its own.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use petgraph::{algo::tarjan_scc, graphmap::DiGraphMap};
+use proc_macro2::{TokenStream, TokenTree};
+use syn::{
+    Attribute, File, Item, ItemMod, ItemUse, UseTree, Visibility,
+    visit::{self, Visit},
+};
+
+/// The most files that may import each other in a circle.
+const LARGEST_CIRCLE: usize = 3;
+
+/// The top-level modules of the core, from the ground up: each imports only from those before it.
+const CORE: &[&str] = &[
+    "ids",
+    "time",
+    "shape",
+    "amount",
+    "text",
+    "reason",
+    "decision",
+    "fit",
+    "resources",
+    "job",
+    "budget",
+    "policy",
+    "server",
+    "settings",
+    "event",
+    "tables",
+    "state",
+    "place",
+    "engine",
+    "solver",
+    "guard",
+    "engines",
+    "journal",
+    "scheduler",
+    "replay",
+    "explain",
+    "paa",
+    "sim",
+    "testing",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+#[test]
+fn circles_of_imports_are_small_in_every_crate() {
+    let manifest: toml::Table = fs::read_to_string(root().join("Cargo.toml")).unwrap().parse().unwrap();
+    let members = manifest["workspace"]["members"].as_array().unwrap();
+    let mut wrong = Vec::new();
+    for member in members.iter().map(|member| root().join(member.as_str().unwrap())) {
+        for start in ["src/lib.rs", "src/main.rs"].map(|start| member.join(start)).iter().filter(|it| it.exists()) {
+            let crate_ = Crate::read(start);
+            wrong.extend(crate_.circles().into_iter().filter(|circle| circle.len() > LARGEST_CIRCLE));
+        }
+    }
+    assert!(wrong.is_empty(), "these files import each other, at most {LARGEST_CIRCLE} may: {wrong:#?}");
+}
+
+#[test]
+fn no_module_of_the_core_imports_from_a_higher_floor() {
+    let crate_ = Crate::read(&root().join("core/src/lib.rs"));
+    let floor = |module: &str| CORE.iter().position(|name| *name == module);
+    let top = |module: &Module| module.path.first().cloned();
+    let modules: BTreeSet<String> = crate_.modules.iter().filter_map(top).collect();
+    assert_eq!(modules, CORE.iter().map(ToString::to_string).collect(), "the list of floors is the list of modules");
+    let mut wrong = Vec::new();
+    for (from, to) in crate_.imports() {
+        // The crate's root only exports.
+        if let (Some(lower), Some(upper)) = (top(&crate_.modules[from]), top(&crate_.modules[to]))
+            && floor(&lower) < floor(&upper)
+        {
+            wrong.push(format!("{} imports {}", crate_.modules[from], crate_.modules[to]));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The daemon knows adapters by their interface alone.
+#[test]
+fn only_the_program_names_the_adapters() {
+    let crate_ = Crate::read(&root().join("sidecar/src/lib.rs"));
+    for file in crate_.files.iter().filter(|file| file.starts_with(root().join("sidecar/src"))) {
+        let text = fs::read_to_string(file).unwrap();
+        assert!(!text.contains("trainmaster_adapters"), "{} names the adapters", file.display());
+    }
+}
+
+#[test]
+fn circles_are_found_through_reexports_macros_and_globs() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = [
+        ("lib.rs", "mod a; mod b; mod c; mod d; mod e;"),
+        ("a.rs", "pub struct A; fn f() { crate::b::hidden(); }"),
+        ("b/mod.rs", "mod inner; pub use inner::hidden;"),
+        ("b/inner.rs", "pub fn hidden() { println!(\"{:?}\", crate::c::Kind::One); }"),
+        ("c.rs", "use super::d::*; pub enum Kind { One } fn g() -> D { D }"),
+        ("d.rs", "use crate::a::A; pub struct D; impl D { fn h(_: A) {} }"),
+        ("e.rs", "#[cfg(test)] mod tests { use crate::a::A; } pub struct E;"),
+    ];
+    fs::create_dir(folder.path().join("b")).unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let circles = Crate::read(&folder.path().join("lib.rs")).circles();
+    let names: Vec<Vec<_>> = circles
+        .iter()
+        .map(|circle| circle.iter().map(|file| file.strip_prefix(folder.path()).unwrap().to_str().unwrap()).collect())
+        .collect();
+    assert_eq!(names, [vec!["a.rs", "b/inner.rs", "c.rs", "d.rs"]]);
+}
+
+/// A module, in a file of its own or inside one.
+struct Module {
+    path: Vec<String>,
+    parent: Option<usize>,
+    file: usize,
+    children: HashMap<String, usize>,
+    defined: BTreeSet<String>,
+    /// Names that `use` brings in, with the paths they stand for.
+    imported: HashMap<String, Vec<String>>,
+    globs: Vec<Vec<String>>,
+    /// Paths that its own code mentions.
+    mentioned: BTreeSet<Vec<String>>,
+}
+
+impl std::fmt::Display for Module {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.path.join("::"))
+    }
+}
+
+/// The files of a crate, and what they import from each other. Tests are left out.
+struct Crate {
+    files: Vec<PathBuf>,
+    modules: Vec<Module>,
+}
+
+impl Crate {
+    fn read(start: &Path) -> Self {
+        let mut crate_ = Self { files: Vec::new(), modules: Vec::new() };
+        let folder = start.parent().unwrap().to_path_buf();
+        crate_.file(start.to_path_buf(), &folder, Vec::new(), None);
+        crate_
+    }
+
+    /// Reads a file. `folder` is where the files of its modules are.
+    fn file(&mut self, path: PathBuf, folder: &Path, module: Vec<String>, parent: Option<usize>) -> usize {
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let File { items, .. } = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        self.files.push(path);
+        self.module(self.files.len() - 1, &items, folder, module, parent)
+    }
+
+    fn module(
+        &mut self,
+        file: usize,
+        items: &[Item],
+        folder: &Path,
+        path: Vec<String>,
+        parent: Option<usize>,
+    ) -> usize {
+        let mut mentions = Mentions::default();
+        items.iter().for_each(|item| mentions.visit_item(item));
+        let Mentions { imported, globs, mentioned } = mentions;
+        let defined = items.iter().filter_map(name).collect();
+        let me = self.modules.len();
+        let children = HashMap::new();
+        self.modules.push(Module { path, parent, file, children, defined, imported, globs, mentioned });
+        for item in items {
+            let Item::Mod(inner) = item else { continue };
+            if is_test(&inner.attrs) {
+                continue;
+            }
+            let name = inner.ident.to_string();
+            let path = [self.modules[me].path.clone(), vec![name.clone()]].concat();
+            let child = match (&inner.content, attribute(inner, "path")) {
+                (Some((_, items)), _) => self.module(file, items, &folder.join(&name), path, Some(me)),
+                (None, Some(at)) => {
+                    let at = self.files[file].parent().unwrap().join(at);
+                    let inside = at.parent().unwrap().to_path_buf();
+                    self.file(at, &inside, path, Some(me))
+                }
+                (None, None) => {
+                    let inside = folder.join(&name);
+                    let [flat, nested] = [folder.join(format!("{name}.rs")), inside.join("mod.rs")];
+                    self.file(if flat.exists() { flat } else { nested }, &inside, path, Some(me))
+                }
+            };
+            self.modules[me].children.insert(name, child);
+        }
+        me
+    }
+
+    /// The module that defines what a path in a module stands for. None: another crate's, or a local name.
+    fn definition(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
+        let (first, rest) = path.split_first()?;
+        let (start, rest) = match first.as_str() {
+            "crate" => (0, rest),
+            "self" => (module, rest),
+            "super" => (self.modules[module].parent?, rest),
+            _ => return self.inside(module, path, depth),
+        };
+        match rest.first().map(String::as_str) {
+            None => Some(start),
+            Some("super") => self.definition(start, rest, depth),
+            Some(_) => self.inside(start, rest, depth).or(Some(start)),
+        }
+    }
+
+    fn inside(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
+        let it = &self.modules[module];
+        let Some((first, rest)) = path.split_first() else { return Some(module) };
+        if let Some(child) = it.children.get(first) {
+            return self.inside(*child, rest, depth).or(Some(*child));
+        }
+        if it.defined.contains(first) {
+            return Some(module);
+        }
+        if depth == 0 {
+            return None;
+        }
+        let target = it.imported.get(first).filter(|target| target.as_slice() != path)?;
+        self.definition(module, &[target, rest].concat(), depth - 1)
+    }
+
+    /// Modules that import from modules in other files.
+    fn imports(&self) -> Vec<(usize, usize)> {
+        let mut imports = Vec::new();
+        for (from, module) in self.modules.iter().enumerate() {
+            for path in &module.mentioned {
+                let globbed = module.globs.iter().map(|glob| [glob.as_slice(), path].concat());
+                let found = self.definition(from, path, 16).or_else(|| {
+                    globbed.filter_map(|path| self.definition(from, &path, 16)).find(|to| self.defines(*to, path))
+                });
+                // A name on its own that is also a module's is a variable.
+                let variable =
+                    |to: usize| path.len() == 1 && !self.defines(to, path) && module.children.contains_key(&path[0]);
+                if let Some(to) = found.filter(|to| self.modules[*to].file != module.file && !variable(*to)) {
+                    imports.push((from, to));
+                }
+            }
+        }
+        imports
+    }
+
+    fn defines(&self, module: usize, path: &[String]) -> bool {
+        self.modules[module].defined.contains(&path[0])
+    }
+
+    /// Sets of files of which each imports, directly or not, from all others of the set.
+    fn circles(&self) -> Vec<Vec<PathBuf>> {
+        let mut graph = DiGraphMap::<usize, ()>::new();
+        for (from, to) in self.imports() {
+            graph.add_edge(self.modules[from].file, self.modules[to].file, ());
+        }
+        let sets = tarjan_scc(&graph).into_iter().filter(|files| files.len() > 1);
+        let mut sets: Vec<Vec<PathBuf>> =
+            sets.map(|files| files.into_iter().map(|file| self.files[file].clone()).collect()).collect();
+        sets.iter_mut().for_each(|set| set.sort());
+        sets
+    }
+}
+
+/// What the items of a module mention, without its inner modules.
+#[derive(Default)]
+struct Mentions {
+    imported: HashMap<String, Vec<String>>,
+    globs: Vec<Vec<String>>,
+    mentioned: BTreeSet<Vec<String>>,
+}
+
+impl Mentions {
+    fn import(&mut self, tree: &UseTree, before: &[String], exported: bool) {
+        let with = |name: &dyn ToString| [before, &[name.to_string()]].concat();
+        match tree {
+            UseTree::Path(path) => self.import(&path.tree, &with(&path.ident), exported),
+            UseTree::Group(group) => group.items.iter().for_each(|tree| self.import(tree, before, exported)),
+            UseTree::Glob(_) => self.globs.push(before.to_vec()),
+            UseTree::Name(_) | UseTree::Rename(_) => {
+                let (name, alias) = match tree {
+                    UseTree::Rename(it) => (&it.ident, &it.rename),
+                    UseTree::Name(it) => (&it.ident, &it.ident),
+                    _ => unreachable!(),
+                };
+                let path = if name == "self" { before.to_vec() } else { with(name) };
+                let alias = if alias == "self" { path.last().cloned() } else { Some(alias.to_string()) };
+                if !exported {
+                    self.mentioned.insert(path.clone());
+                }
+                self.imported.extend(alias.map(|alias| (alias, path)));
+            }
+        }
+    }
+
+    /// Paths in what a macro gets, which is not parsed.
+    fn tokens(&mut self, tokens: TokenStream) {
+        let mut path: Vec<String> = Vec::new();
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(ident) => {
+                    if colons != 2 {
+                        self.mentioned.insert(std::mem::take(&mut path));
+                    }
+                    path.push(ident.to_string());
+                    colons = 0;
+                }
+                TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
+                other => {
+                    self.mentioned.insert(std::mem::take(&mut path));
+                    colons = 0;
+                    if let TokenTree::Group(group) = other {
+                        self.tokens(group.stream());
+                    }
+                }
+            }
+        }
+        self.mentioned.insert(path);
+    }
+}
+
+impl<'ast> Visit<'ast> for Mentions {
+    fn visit_item(&mut self, item: &'ast Item) {
+        if !is_test(attributes(item)) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    /// An inner module is one of its own.
+    fn visit_item_mod(&mut self, _: &'ast ItemMod) {}
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        self.import(&item.tree, &[], !matches!(item.vis, Visibility::Inherited));
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.mentioned.insert(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, it: &'ast syn::Macro) {
+        self.tokens(it.tokens.clone());
+        visit::visit_macro(self, it);
+    }
+
+    /// Where an item can be seen is no import.
+    fn visit_visibility(&mut self, _: &'ast Visibility) {}
+
+    fn visit_attribute(&mut self, _: &'ast Attribute) {}
+}
+
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.parse_args::<syn::Path>().is_ok_and(|condition| condition.is_ident("test"))
+    })
+}
+
+/// The text of an attribute `#[name = "text"]`.
+fn attribute(module: &ItemMod, name: &str) -> Option<String> {
+    let it = module.attrs.iter().find(|attribute| attribute.path().is_ident(name))?;
+    let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &it.meta.require_name_value().ok()?.value
+    else {
+        return None;
+    };
+    Some(text.value())
+}
+
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(it) => &it.attrs,
+        Item::Enum(it) => &it.attrs,
+        Item::Fn(it) => &it.attrs,
+        Item::Impl(it) => &it.attrs,
+        Item::Macro(it) => &it.attrs,
+        Item::Mod(it) => &it.attrs,
+        Item::Static(it) => &it.attrs,
+        Item::Struct(it) => &it.attrs,
+        Item::Trait(it) => &it.attrs,
+        Item::Type(it) => &it.attrs,
+        Item::Use(it) => &it.attrs,
+        _ => &[],
+    }
+}
+
+fn name(item: &Item) -> Option<String> {
+    Some(match item {
+        Item::Const(it) => it.ident.to_string(),
+        Item::Enum(it) => it.ident.to_string(),
+        Item::Fn(it) => it.sig.ident.to_string(),
+        Item::Macro(it) => it.ident.as_ref()?.to_string(),
+        Item::Static(it) => it.ident.to_string(),
+        Item::Struct(it) => it.ident.to_string(),
+        Item::Trait(it) => it.ident.to_string(),
+        Item::Type(it) => it.ident.to_string(),
+        Item::Union(it) => it.ident.to_string(),
+        _ => return None,
+    })
+}
