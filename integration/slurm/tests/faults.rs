@@ -40,9 +40,11 @@ fn engines_that_panic_hand_jobs_back() {
     site.completes(&held);
     assert!(site.show(&held).contains("NumTasks=3"), "as it was submitted: {}", site.show(&held));
     let log = site.log();
-    for words in
-        ["on purpose, in the engine", "the fallback engine decides from now on", "paused, all jobs go back to Slurm"]
-    {
+    for words in [
+        "on purpose, in the engine",
+        "the fallback engine decides from now on",
+        "paused, all jobs are their manager's again",
+    ] {
         assert!(log.contains(words), "{words:?} is missing in the log");
     }
     // Running jobs continue, new jobs start as usual, and an administrator can resume scheduling.

@@ -14,13 +14,14 @@ use trainmaster_core::{
     text::{LONGEST, read_toml},
 };
 use trainmaster_feed::Limits;
+use trainmaster_host::{JournalLimits, TicketLimits};
 use trainmaster_manager::Adapters;
 use trainmaster_net::{Door, LoadLimits, TlsFiles};
 
 use super::{
     ServeError,
     access::KeeperLimits,
-    host::{HostOptions, JobLimits, JournalLimits},
+    host::{HostOptions, JobLimits},
     log::LogLines,
     settings,
     store::faults::Faults,
@@ -75,25 +76,12 @@ pub struct Config {
     pub plan_ttl: Duration,
     /// How long a stopping program may take.
     pub grace: Duration,
-    /// What an engine may take before its ticket is given up.
-    pub decision_limit: Duration,
-    /// Steps that an engine is allowed, each about one candidate looked at.
-    pub decision_steps: u64,
-    /// How long a decision waits for fits.
-    pub fits_wait: Duration,
-    /// Between rounds of fits while reports come in.
-    pub fits_every: Duration,
-    /// Records of the journal between snapshots. There are more where they aren't four times the last snapshot's bytes
-    /// yet.
-    pub snapshot_records: usize,
-    /// Bytes of the journal between snapshots, in the same way.
-    pub snapshot_bytes: usize,
+    /// What engines and fits may take.
+    pub tickets: TicketLimits,
+    /// Bounds of the journal.
+    pub journal: JournalLimits,
     /// Bytes of records that are kept for replay, beyond those that a restart needs.
     pub history_bytes: u64,
-    /// Bytes of records kept in memory while the disk can't be written.
-    pub waiting_bytes: usize,
-    /// A write of the journal that takes longer counts as failed until it is done.
-    pub write_limit: Duration,
     /// Jobs that ended which are kept for people to look at.
     pub ended_jobs: usize,
     /// Connections at a time; more wait to be accepted.
@@ -271,15 +259,9 @@ impl Config {
             metrics_open: false,
             plan_ttl: Duration::from_secs(60),
             grace: Duration::from_secs(30),
-            decision_limit: Duration::from_secs(2),
-            decision_steps: 100_000_000,
-            fits_wait: Duration::from_millis(500),
-            fits_every: Duration::from_secs(2),
-            snapshot_records: 10_000,
-            snapshot_bytes: 16 << 20,
+            tickets: TicketLimits::default(),
+            journal: JournalLimits::default(),
             history_bytes: 64 << 20,
-            waiting_bytes: 64 << 20,
-            write_limit: Duration::from_secs(30),
             ended_jobs: 1000,
             connections: 10_000,
             lists: LoadLimits::default().lists,
@@ -363,15 +345,19 @@ impl Config {
             metrics_open,
             plan_ttl: duration("plan_ttl", file.plan_ttl, defaults.plan_ttl)?,
             grace: duration("grace", file.grace, defaults.grace)?,
-            decision_limit: duration("decision.limit", decision.limit, defaults.decision_limit)?,
-            decision_steps: decision.steps.unwrap_or(defaults.decision_steps).max(1),
-            fits_wait: duration("decision.fits_wait", decision.fits_wait, defaults.fits_wait)?,
-            fits_every: duration("decision.fits_every", decision.fits_every, defaults.fits_every)?,
-            snapshot_records: journal.snapshot_records.unwrap_or(defaults.snapshot_records).max(1),
-            snapshot_bytes: journal.snapshot_bytes.unwrap_or(defaults.snapshot_bytes).max(1),
+            tickets: TicketLimits {
+                decision: duration("decision.limit", decision.limit, defaults.tickets.decision)?,
+                budget: decision.steps.map_or(defaults.tickets.budget, |steps| Budget::steps(steps.max(1))),
+                fits_wait: duration("decision.fits_wait", decision.fits_wait, defaults.tickets.fits_wait)?,
+                fits_every: duration("decision.fits_every", decision.fits_every, defaults.tickets.fits_every)?,
+            },
+            journal: JournalLimits {
+                snapshot_records: journal.snapshot_records.unwrap_or(defaults.journal.snapshot_records).max(1),
+                snapshot_bytes: journal.snapshot_bytes.unwrap_or(defaults.journal.snapshot_bytes).max(1),
+                waiting_bytes: journal.waiting_bytes.unwrap_or(defaults.journal.waiting_bytes),
+                write_limit: duration("journal.write_limit", journal.write_limit, defaults.journal.write_limit)?,
+            },
             history_bytes: journal.history_bytes.unwrap_or(defaults.history_bytes),
-            waiting_bytes: journal.waiting_bytes.unwrap_or(defaults.waiting_bytes),
-            write_limit: duration("journal.write_limit", journal.write_limit, defaults.write_limit)?,
             ended_jobs: journal.ended_jobs.unwrap_or(defaults.ended_jobs),
             connections: limits.connections.unwrap_or(defaults.connections).max(1),
             lists: limits.lists.unwrap_or(defaults.lists).max(1),
@@ -442,16 +428,8 @@ impl Config {
 
     pub(super) fn host_options(&self) -> HostOptions {
         HostOptions {
-            decision_limit: self.decision_limit,
-            budget: Budget::steps(self.decision_steps),
-            fits_wait: self.fits_wait,
-            fits_every: self.fits_every,
-            journal: JournalLimits {
-                snapshot_records: self.snapshot_records,
-                snapshot_bytes: self.snapshot_bytes,
-                waiting_bytes: self.waiting_bytes,
-                write_limit: self.write_limit,
-            },
+            tickets: self.tickets,
+            journal: self.journal,
             grace: Span(i64::try_from(self.grace.as_millis()).unwrap_or(i64::MAX)),
             jobs: self.jobs,
         }
@@ -545,10 +523,10 @@ mod tests {
         let adapters = config.adapters.as_ref().unwrap();
         assert_eq!(adapters[0], AdapterChoice { name: "local".into(), config: Some("a.toml".into()) });
         assert_eq!(adapters[1].config, None);
-        assert_eq!((config.decision_limit, config.grace), (Duration::from_millis(500), Duration::from_secs(5)));
+        assert_eq!((config.tickets.decision, config.grace), (Duration::from_millis(500), Duration::from_secs(5)));
         assert_eq!((config.feed.watchers_per_job, config.feed.ended_jobs, config.connections), (3, 40, 1));
-        assert_eq!((config.waiting_bytes, config.history_bytes), (30, 25));
-        assert_eq!(config.write_limit, Duration::from_secs(4));
+        assert_eq!((config.journal.waiting_bytes, config.history_bytes), (30, 25));
+        assert_eq!(config.journal.write_limit, Duration::from_secs(4));
         assert_eq!((config.lists, config.request_bytes), (5, 6));
         assert_eq!((config.feed.job_bytes_per_second, config.feed.tenant_bytes_per_second), (7, 8));
         assert_eq!((config.jobs.all, config.jobs.tenant), (9, 10));

@@ -18,7 +18,6 @@
 
 pub(crate) mod access;
 pub(crate) mod adapters;
-mod clock;
 mod config;
 mod ended;
 mod error;

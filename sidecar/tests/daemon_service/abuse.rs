@@ -181,7 +181,7 @@ async fn thousands_of_jobs_are_taken_listed_and_measured() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.settings = Settings::from_toml("engine = \"fifo\"").unwrap();
-    config.snapshot_records = 3 * JOBS;
+    config.journal.snapshot_records = 3 * JOBS;
     let daemon = Daemon::start(config.clone()).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let mut tasks = JoinSet::new();
@@ -356,7 +356,7 @@ async fn numbers_at_the_ends_of_their_ranges_end_no_daemon() {
         if Scheduler::new(config.settings.clone()).is_err() {
             config.settings.parameters.clear();
         }
-        config.fits_every = std::time::Duration::ZERO;
+        config.tickets.fits_every = std::time::Duration::ZERO;
         let daemon = Daemon::start(config.clone()).await.unwrap();
         let mut clients = Clients::of(&daemon).await;
         let manager = FakeManager::attach(&clients, "fake", servers(2, 4)).await;

@@ -79,7 +79,7 @@ async fn a_restart_continues_from_the_journal() {
 /// A configuration with a disk that can fail, and so little room that waiting records are replaced by a snapshot.
 fn faulty(folder: &Path) -> (Config, Faults) {
     let mut config = config(folder);
-    config.waiting_bytes = 2000;
+    config.journal.waiting_bytes = 2000;
     let faults = config.faults.clone();
     (config, faults)
 }
@@ -202,7 +202,7 @@ async fn numbers_lost_on_a_full_disk_were_not_sent() {
 async fn a_disk_that_does_not_answer_is_a_full_one() {
     let folder = tempfile::tempdir().unwrap();
     let (mut config, faults) = faulty(folder.path());
-    config.write_limit = Duration::from_millis(200);
+    config.journal.write_limit = Duration::from_millis(200);
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
@@ -261,7 +261,7 @@ async fn a_submission_that_cannot_be_promised_is_taken_back() {
 async fn snapshots_keep_the_journal_short() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.snapshot_records = 50;
+    config.journal.snapshot_records = 50;
     config.history_bytes = 0;
     config.ended_jobs = 5;
     let daemon = Daemon::start(config.clone()).await.unwrap();
@@ -359,7 +359,7 @@ async fn a_dropped_daemon_ends_with_a_complete_journal() {
 async fn an_engine_that_takes_too_long_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.decision_limit = Duration::ZERO;
+    config.tickets.decision = Duration::ZERO;
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let _manager = FakeManager::attach(&clients, "fake", servers(1, 1)).await;

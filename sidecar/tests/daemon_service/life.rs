@@ -91,8 +91,8 @@ async fn without_settings_a_job_that_arrives_or_is_resumed_does_not_wait_for_the
 async fn decisions_go_on_however_fast_reports_come_in() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.fits_every = Duration::ZERO;
-    config.fits_wait = Duration::from_secs(3600);
+    config.tickets.fits_every = Duration::ZERO;
+    config.tickets.fits_wait = Duration::from_secs(3600);
     config.feed.reports_per_second = 1_000_000;
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;

@@ -7,29 +7,30 @@ use std::{
     time::{Duration, Instant},
 };
 
+use prometheus::Registry;
 use serde_json::{Value, json};
 use trainmaster_adapters::slurm::{
     Translator,
     order::{Answer, Order},
     seen::Observation,
 };
-use trainmaster_core::{
-    Budget, End, Event, EventError, JobId, Mode, Role, Scheduler, Shape, Source, Span, Term, Verdict,
-};
+use trainmaster_core::{Budget, End, Event, EventError, JobId, Mode, Role, Scheduler, Shape, Span, Term, Verdict};
 use trainmaster_feed::{JobAssignment, Standing, Unavailable};
-use trainmaster_proto::{Progress, slots_to_wire, work_to_wire};
+use trainmaster_host::{
+    Answers, Clock, Journal, JournalLimits, JournalMetrics, LateReply, Made, TicketLimits, TicketMetrics, Tickets,
+    assignment, begin,
+};
+use trainmaster_proto::Progress;
 
 use crate::{
-    clock::Clock,
     config::{Config, Watched},
     control::{Command, Explained, JobStatus, Status, answer},
-    feed::{Answers, Request, Services, start},
-    journal::Journal,
+    feed::{Request, Services, start},
+    journal::{JournalFile, restore},
 };
 
-/// First and longest wait after an engine that failed.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Engines and fits run on the plugin's own thread: nobody could give them up.
+const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Between rounds of fits that no decision asks for.
 const FITS_EVERY: Duration = Duration::from_secs(5);
 /// What one look at Slurm can bring up: jobs, then their numbers, then what is said of them.
@@ -55,9 +56,6 @@ impl Folders {
     }
 }
 
-/// An answer that waits until the journal is on disk.
-type Late = Box<dyn FnOnce(Result<(), &str>) + Send>;
-
 /// The scheduler and everything around it.
 pub struct Agent {
     watched: Watched,
@@ -66,17 +64,12 @@ pub struct Agent {
     config: Config,
     scheduler: Scheduler,
     translator: Translator,
-    journal: Journal,
+    journal: Journal<JournalFile, LateReply>,
+    tickets: Tickets,
     clock: Clock,
     services: Services,
     /// What training programs were told.
     told: BTreeMap<JobId, JobAssignment>,
-    late: Vec<Late>,
-    /// Why nothing is acknowledged, if so.
-    problem: Option<String>,
-    not_before: Option<Instant>,
-    failures: u32,
-    next_fits: Instant,
     /// When the orders of this round were handed out.
     ordered: Instant,
     figures: Figures,
@@ -108,17 +101,13 @@ impl Agent {
         let own = folders.own();
         fs::create_dir_all(&own)?;
         let fresh = Scheduler::new(config.settings.clone()).map_err(io::Error::other)?;
-        let restored = Journal::restore(&own)?;
+        let restored = restore(&own)?;
         let known = restored.is_some();
         let mut scheduler = restored.unwrap_or(fresh);
         let mut clock = Clock::after(scheduler.state().now);
-        let mut journal = Journal::begin(&own, &mut scheduler);
+        scheduler.start_journal();
         let now = clock.now();
-        let term = Term(scheduler.state().term.0 + 1);
-        scheduler.apply(now, Event::TermBegan(term)).map_err(io::Error::other)?;
-        if *scheduler.state().settings != config.settings {
-            scheduler.apply(now, Event::Configured(Box::new(config.settings.clone()))).map_err(io::Error::other)?;
-        }
+        begin(&mut scheduler, now, Term::default(), &config.settings).map_err(io::Error::other)?;
         // What people set since counts, unless the file was changed while slurmctld was down.
         let file_mode = own.join("mode");
         let name = format!("{:?}", config.mode);
@@ -126,11 +115,21 @@ impl Agent {
             scheduler.apply(now, Event::ModeSet(config.mode)).map_err(io::Error::other)?;
         }
         fs::write(&file_mode, &name)?;
-        journal.write(&mut scheduler)?;
+        // Nobody collects them here.
+        let registry = Registry::new();
+        let metrics = JournalMetrics::register(&registry).map_err(io::Error::other)?;
+        let mut journal = Journal::new(JournalFile::new(&own), JournalLimits::default(), metrics, &[]);
+        journal.add(scheduler.drain_journal());
+        journal.step();
+        if let Some(problem) = journal.error() {
+            return Err(io::Error::other(format!("{}: {problem}", own.display())));
+        }
+        let metrics = TicketMetrics::register(&registry).map_err(io::Error::other)?;
         let address = config.slurm.feed.as_deref();
-        let services = start(&config.feed, address, &own.join("control"), &folders.wake())?;
+        let services = start(&config.feed, address, &own.join("control"), &folders.wake(), &registry)?;
         let jobs = scheduler.state().jobs.len();
         tracing::info!(engine = config.settings.engine, jobs, mode = ?scheduler.state().mode, "ready");
+        let tickets = Tickets::new(ticket_limits(&config), metrics);
         Ok(Self {
             watched,
             file_mode,
@@ -138,14 +137,10 @@ impl Agent {
             config,
             scheduler,
             journal,
+            tickets,
             clock,
             services,
             told: BTreeMap::new(),
-            late: Vec::new(),
-            problem: None,
-            not_before: None,
-            failures: 0,
-            next_fits: Instant::now(),
             ordered: Instant::now(),
             figures: Figures::default(),
             #[cfg(feature = "fault-injection")]
@@ -166,10 +161,10 @@ impl Agent {
     /// How long the plugin's thread may sleep, if nobody wakes it.
     pub fn wait(&mut self) -> Duration {
         let now = self.clock.now();
-        let due = self.scheduler.due().map(|at| Duration::from_millis(at.0.saturating_sub(now.0).max(0) as u64));
-        let backed_off = self.not_before.map(|at| at.saturating_duration_since(Instant::now()));
-        let due = due.map(|due| due.max(backed_off.unwrap_or_default()));
-        due.unwrap_or(self.config.poll).min(self.config.poll).max(Duration::from_millis(10))
+        let held = self.journal.error().is_some();
+        let due = self.tickets.wake(&self.scheduler, now, held);
+        let wait = due.map_or(self.config.poll, |at| at.saturating_duration_since(Instant::now()));
+        wait.min(self.config.poll).max(Duration::from_millis(10))
     }
 
     /// One round: what Slurm shows becomes events, reports and requests are taken, what is due is decided. Each order
@@ -188,16 +183,13 @@ impl Agent {
         self.requests();
         #[cfg(feature = "fault-injection")]
         self.faults.in_round();
-        // While nothing can be written down, nothing new is decided.
-        if self.problem.is_none() {
-            self.decide();
-        }
+        self.decide();
         drop(self.scheduler.take_issues());
         // Slurm is told only what is on disk. Where nothing can be written held jobs stay held, and the kill switch
         // works.
         self.flush();
         let mut orders = self.translator.orders(self.scheduler.state());
-        if self.problem.is_some() {
+        if self.journal.error().is_some() {
             orders.retain(Order::gives_nothing);
         }
         self.figures.orders += orders.len() as u64;
@@ -250,6 +242,7 @@ impl Agent {
                 }
                 tracing::info!("the configuration was read anew");
                 self.config = config;
+                self.tickets.limit(ticket_limits(&self.config));
             }
         }
     }
@@ -268,6 +261,7 @@ impl Agent {
     /// An event from Slurm.
     fn take(&mut self, event: Event) {
         let now = self.clock.now();
+        self.tickets.hear(&event);
         match self.scheduler.apply(now, event.clone()) {
             Ok(()) => {}
             // Slurm may still speak of what is over here.
@@ -285,7 +279,7 @@ impl Agent {
             match request {
                 Request::Report { job, incarnation, slot, progress, reply } => {
                     let answers = self.report(job, incarnation, slot, progress);
-                    self.late.push(Box::new(move |written| {
+                    self.journal.then(Box::new(move |written| {
                         let _ = reply.send(written.map(|()| answers).map_err(|error| Unavailable(error.to_owned())));
                     }));
                 }
@@ -294,7 +288,7 @@ impl Agent {
                 Request::Control { command, reply } => {
                     let changes = matches!(command, Command::Mode { .. });
                     let mut answer = self.control(command);
-                    self.late.push(Box::new(move |written| {
+                    self.journal.then(Box::new(move |written| {
                         if let (true, Err(problem)) = (changes, written) {
                             answer["not_written"] = problem.into();
                         }
@@ -315,12 +309,9 @@ impl Agent {
         let now = self.clock.now();
         let mut answers = Answers::with_capacity(progress.len());
         for Progress { report, finished, .. } in progress {
-            let taken = self.scheduler.apply(now, Event::Reported { job, incarnation, slot, report });
-            answers.push(match taken {
-                Ok(()) => Ok(()),
-                Err(EventError::Report { problem, .. }) => Err(problem.to_owned()),
-                Err(error) => Err(error.to_string()),
-            });
+            let event = Event::Reported { job, incarnation, slot, report };
+            self.tickets.hear(&event);
+            answers.push(trainmaster_host::answer(self.scheduler.apply(now, event)));
             if finished && answers.last().is_some_and(Result::is_ok) {
                 self.take(Event::JobEnded { job, end: End::Completed });
             }
@@ -328,52 +319,32 @@ impl Agent {
         answers
     }
 
+    /// Fits and decides, as long as something is due. While nothing can be written down, nothing new is decided.
     fn decide(&mut self) {
-        let instant = Instant::now();
-        let now = self.clock.now();
-        let due = self.scheduler.due().is_some_and(|at| at <= now) && self.not_before.is_none_or(|at| at <= instant);
-        if due || self.next_fits <= instant {
-            self.next_fits = instant + FITS_EVERY;
-            if let Some(ticket) = self.scheduler.prepare_fits(now) {
-                let outcome = ticket.run();
-                // Only this thread opens tickets, one at a time.
-                let _ = self.scheduler.commit_fits(now, outcome);
-                if self.scheduler.has_news() {
-                    // One ticket doesn't cover all: half of the time is left to everything else.
-                    self.next_fits = Instant::now() + instant.elapsed();
+        #[cfg(feature = "fault-injection")]
+        self.faults.before_decision(&mut self.scheduler);
+        let can_write = self.journal.error().is_none();
+        loop {
+            let now = self.clock.now();
+            let runs = self.tickets.open(&mut self.scheduler, now, !can_write);
+            if runs.is_empty() {
+                return;
+            }
+            for run in runs {
+                let ran = run.run();
+                let now = self.clock.now();
+                if let Some(made) = self.tickets.returned(&mut self.scheduler, now, ran, can_write) {
+                    self.note(&made);
                 }
             }
         }
-        if !due {
-            return;
-        }
-        #[cfg(feature = "fault-injection")]
-        self.faults.before_decision(&mut self.scheduler);
-        let engine = self.scheduler.engine_name().to_owned();
-        let begun = Instant::now();
-        let outcome = self.scheduler.prepare(now).run(Budget::steps(self.config.budget));
-        let failure = outcome.error().map(ToString::to_string);
-        let was_fallback = self.scheduler.is_fallback();
-        let Ok(decision) = self.scheduler.commit(now, outcome) else { return };
-        if let Some(error) = failure {
-            let next = match self.scheduler.state().mode {
-                Mode::Paused => "the fallback fails as well: paused, all jobs go back to Slurm as they were submitted",
-                _ if self.scheduler.is_fallback() && !was_fallback => "the fallback engine decides from now on",
-                _ => "the last plan stands",
-            };
-            tracing::error!(error, engine, "the engine could not decide; {next}");
-        }
+    }
+
+    fn note(&mut self, made: &Made) {
         self.figures.decisions += 1;
-        self.figures.decision = begun.elapsed();
-        self.figures.slowest_decision = self.figures.slowest_decision.max(self.figures.decision);
-        if decision.source == Source::Kept {
-            let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(16)).min(LONGEST_WAIT);
-            self.failures += 1;
-            self.not_before = Some(Instant::now() + wait);
-        } else {
-            (self.failures, self.not_before) = (0, None);
-        }
-        self.note_shadow(&decision.changes);
+        self.figures.decision = made.took;
+        self.figures.slowest_decision = self.figures.slowest_decision.max(made.took);
+        self.note_shadow(&made.decision.changes);
     }
 
     /// In shadow mode nothing is done: what would have been is said.
@@ -393,17 +364,17 @@ impl Agent {
         }
     }
 
+    /// Writes what happened, and says so to whoever waits for it.
     fn flush(&mut self) {
-        let written = self.journal.write(&mut self.scheduler).map_err(|error| format!("the journal: {error}"));
-        if let Err(problem) = &written
-            && self.problem.is_none()
-        {
-            tracing::error!(problem, "nothing is acknowledged until the disk can be written again");
+        // Each round is worth a try.
+        self.journal.retry_now();
+        if self.journal.wants_snapshot() {
+            self.scheduler.snapshot();
         }
-        for late in self.late.drain(..) {
-            late(written.as_ref().copied().map_err(String::as_str));
+        self.journal.add(self.scheduler.drain_journal());
+        if let Some((late, written)) = self.journal.step() {
+            late.into_iter().for_each(|reply| reply(written.as_ref().copied().map_err(|problem| &**problem)));
         }
-        self.problem = written.err();
     }
 
     /// Programs follow what Slurm was made to give them: until a restart is through, what runs is told nothing of it.
@@ -415,24 +386,15 @@ impl Agent {
             let follows = |given: &(u32, u32)| *given == (job.issued.incarnation.0, job.issued.revision.0);
             let issued = job.issued.allocation.as_ref().filter(|_| given.as_ref().is_some_and(follows));
             let known = self.told.get(&job.id);
-            let (incarnation, revision, slots) = match (issued, known) {
-                (Some(slots), _) => (job.issued.incarnation, job.issued.revision, Some(slots)),
+            let grace = Span::seconds(self.config.slurm.grace);
+            let assignment = match (issued, known) {
+                (Some(slots), _) => assignment(state, job, Some(slots), grace),
                 (None, Some(_)) => continue,
                 // Since before a restart of slurmctld.
-                (None, None) => (job.seen.incarnation, job.issued.revision, job.seen.allocation.as_ref()),
-            };
-            let assignment = JobAssignment {
-                cluster: job.external.as_ref().map_or_else(String::new, |external| external.cluster.clone()),
-                name: job.spec.name.clone(),
-                tenant: job.spec.tenant.clone(),
-                token_hash: job.token_hash,
-                incarnation,
-                revision,
-                standing: if slots.is_some() { Standing::Run } else { Standing::Stop },
-                slots: slots.map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
-                work: slots.map(|allocation| work_to_wire(allocation)).unwrap_or_default(),
-                grace: Span::seconds(self.config.slurm.grace),
-                accepted: job.learnt.reported.clone(),
+                (None, None) => JobAssignment {
+                    incarnation: job.seen.incarnation,
+                    ..assignment(state, job, job.seen.allocation.as_deref(), grace)
+                },
             };
             let same = known.is_some_and(|known| {
                 (known.incarnation, known.revision, known.standing, &known.slots)
@@ -505,9 +467,18 @@ impl Agent {
             orders: self.figures.orders,
             order_ms: ms(self.figures.carrying_out) / self.figures.orders.max(1) as f64,
             refusals: self.figures.refusals,
-            problem: self.problem.as_deref(),
+            problem: self.journal.error().map(|problem| &**problem),
             jobs: jobs.collect(),
         }
+    }
+}
+
+fn ticket_limits(config: &Config) -> TicketLimits {
+    TicketLimits {
+        decision: UNLIMITED,
+        budget: Budget::steps(config.budget),
+        fits_wait: UNLIMITED,
+        fits_every: FITS_EVERY,
     }
 }
 

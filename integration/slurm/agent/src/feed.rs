@@ -9,6 +9,7 @@ use std::{
     thread,
 };
 
+use prometheus::Registry;
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -20,6 +21,7 @@ use tokio::{
 use tonic::service::Routes;
 use trainmaster_core::{Incarnation, JobId, Role};
 use trainmaster_feed::{Acknowledgement, Feed, FeedHost, FeedMetrics, FeedService, JobKeeper, Limits, Unavailable};
+use trainmaster_host::Answers;
 use trainmaster_net::{Door, LoadLimits, NetMetrics, Port, Tls, TlsFiles, guarded};
 use trainmaster_proto::Progress;
 
@@ -33,9 +35,6 @@ const REQUESTS_BYTES: usize = 32 << 20;
 /// A control request may be so long and take so long.
 const REQUEST_BYTES: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// For each report why it was ignored, if it was.
-pub(crate) type Answers = Vec<Result<(), String>>;
 
 /// What is asked of the agent.
 pub(crate) enum Request {
@@ -115,7 +114,13 @@ impl FeedHost for Host {
 ///
 /// # Errors
 /// One of them can't be opened, or there is no thread.
-pub(crate) fn start(feed: &config::Feed, address: Option<&str>, control: &Path, wake: &Path) -> io::Result<Services> {
+pub(crate) fn start(
+    feed: &config::Feed,
+    address: Option<&str>,
+    control: &Path,
+    wake: &Path,
+    registry: &Registry,
+) -> io::Result<Services> {
     let tls = feed.tls.clone().map(|(cert, key)| Tls::read(TlsFiles { cert, key, ..TlsFiles::default() }));
     let tls = tls.transpose().map_err(|error| io::Error::other(format!("feed: {error}")))?;
     let listen = feed.listen;
@@ -129,10 +134,8 @@ pub(crate) fn start(feed: &config::Feed, address: Option<&str>, control: &Path, 
     fs::set_permissions(control, fs::Permissions::from_mode(0o600))?;
     socket.set_nonblocking(true)?;
 
-    // Nobody collects them here.
-    let registry = prometheus::Registry::new();
-    let metrics = NetMetrics::register(&registry).map_err(io::Error::other)?;
-    let handle = Feed::new(Limits::default(), FeedMetrics::register(&registry).map_err(io::Error::other)?);
+    let metrics = NetMetrics::register(registry).map_err(io::Error::other)?;
+    let handle = Feed::new(Limits::default(), FeedMetrics::register(registry).map_err(io::Error::other)?);
     let (requests, received) = mpsc::channel(QUEUE);
     let (stop, stopped) = oneshot::channel::<()>();
     let host = Arc::new(Host { requests, wake: Wake::new(wake.to_owned()) });

@@ -2,110 +2,103 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
+    io::{self, Seek, SeekFrom, Write as _},
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use trainmaster_core::{
     Scheduler,
     journal::{self, Record},
 };
+use trainmaster_host::{Store, Write, Written};
 
-/// Bytes after the last snapshot at which a new one is wanted.
-const SNAPSHOT_AFTER: u64 = 16 << 20;
-/// Bytes that wait in memory while the disk can't be written; beyond these a snapshot replaces them.
-const MOST_WAITING: usize = 64 << 20;
-
-/// The open journal.
-#[derive(Debug)]
-pub(crate) struct Journal {
-    path: PathBuf,
-    file: Option<File>,
-    bytes: u64,
-    waiting: Vec<Vec<u8>>,
-    /// Records were dropped: only a snapshot can follow.
-    broken: bool,
+/// The scheduler that a folder's journal tells of, if there is one. What can't be read is put aside under another name:
+/// what matters of a job stands in its comments too, so a fresh start loses what was learnt, not jobs.
+///
+/// # Errors
+/// The file can't be opened, or not be put aside.
+pub(crate) fn restore(folder: &Path) -> io::Result<Option<Scheduler>> {
+    let path = path(folder);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // A last one that is cut short was never acknowledged.
+    let records: Vec<&[u8]> = journal::frames(&bytes).filter(|record| is_whole(record)).collect();
+    let last = records.iter().rposition(|record| Record::is_snapshot(record));
+    let restored = match last {
+        Some(last) => Scheduler::restore(records[last..].iter().copied()).map_err(|error| error.to_string()),
+        None => Err("it has no snapshot to start from".to_owned()),
+    };
+    match restored {
+        Ok(scheduler) => Ok(Some(scheduler)),
+        Err(problem) => {
+            let aside = path.with_extension("unreadable");
+            tracing::error!(%problem, aside = %aside.display(), "the journal can't be read; starting without it");
+            fs::rename(&path, &aside)?;
+            Ok(None)
+        }
+    }
 }
 
-impl Journal {
-    /// The scheduler that a journal tells of, if there is one. What can't be read is put aside under another name: what
-    /// matters of a job stands in its comments too, so a fresh start loses what was learnt, not jobs.
-    pub(crate) fn restore(folder: &Path) -> io::Result<Option<Scheduler>> {
-        let path = path(folder);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        // A last one that is cut short was never acknowledged.
-        let records: Vec<&[u8]> = journal::frames(&bytes).filter(|record| is_whole(record)).collect();
-        let last = records.iter().rposition(|record| Record::is_snapshot(record));
-        let restored = match last {
-            Some(last) => Scheduler::restore(records[last..].iter().copied()).map_err(|error| error.to_string()),
-            None => Err("it has no snapshot to start from".to_owned()),
-        };
-        match restored {
-            Ok(scheduler) => Ok(Some(scheduler)),
-            Err(problem) => {
-                let aside = path.with_extension("unreadable");
-                tracing::error!(%problem, aside = %aside.display(), "the journal can't be read; starting without it");
-                fs::rename(&path, &aside)?;
-                Ok(None)
-            }
-        }
+/// The file. Each snapshot begins a new one.
+#[derive(Debug)]
+pub(crate) struct JournalFile {
+    path: PathBuf,
+    /// None before the first snapshot.
+    file: Option<File>,
+    /// Bytes that were written and synced.
+    length: u64,
+}
+
+impl JournalFile {
+    /// Nothing is touched before the first snapshot is written.
+    pub(crate) fn new(folder: &Path) -> Self {
+        Self { path: path(folder), file: None, length: 0 }
     }
 
-    /// Begins a new file with what the scheduler is now.
-    pub(crate) fn begin(folder: &Path, scheduler: &mut Scheduler) -> Self {
-        scheduler.start_journal();
-        Self { path: path(folder), file: None, bytes: 0, waiting: scheduler.drain_journal(), broken: false }
+    fn append(&mut self, records: &[Vec<u8>]) -> io::Result<()> {
+        if let Some(at) = records.iter().rposition(|record| Record::is_snapshot(record)) {
+            return self.begin(&records[at..].concat());
+        }
+        let bytes = records.concat();
+        let file = self.file.as_mut().ok_or_else(|| io::Error::other("no snapshot was written yet"))?;
+        // A write that failed may have left a part.
+        file.set_len(self.length)?;
+        file.seek(SeekFrom::Start(self.length))?;
+        file.write_all(&bytes)?;
+        file.sync_data()?;
+        self.length += bytes.len() as u64;
+        Ok(())
     }
 
-    /// Writes what happened since the last call, and syncs it: only then may anybody be told.
-    pub(crate) fn write(&mut self, scheduler: &mut Scheduler) -> io::Result<()> {
-        self.waiting.extend(scheduler.drain_journal());
-        if self.broken || self.bytes > SNAPSHOT_AFTER {
-            // Not while a ticket is open; none is between rounds.
-            if scheduler.snapshot() {
-                self.waiting = scheduler.drain_journal();
-                (self.file, self.broken) = (None, false);
-            }
-        }
-        if self.waiting.is_empty() {
-            return Ok(());
-        }
-        let result = self.append();
-        if result.is_ok() {
-            self.waiting.clear();
-        } else {
-            // A part may be on disk: the next attempt starts a new file.
-            self.broken = true;
-            if self.waiting.iter().map(Vec::len).sum::<usize>() > MOST_WAITING {
-                self.waiting.clear();
-            }
-        }
-        result
-    }
-
-    fn append(&mut self) -> io::Result<()> {
-        let bytes = self.waiting.concat();
-        if let Some(file) = &mut self.file {
-            file.write_all(&bytes)?;
-            file.sync_data()?;
-            self.bytes += bytes.len() as u64;
-            return Ok(());
-        }
-        // It takes the old one's place once it is whole.
+    /// Begins a new file, which takes the old one's place once it is whole.
+    fn begin(&mut self, bytes: &[u8]) -> io::Result<()> {
         let fresh = self.path.with_extension("new");
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(&fresh)?;
-        file.write_all(&bytes)?;
+        file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&fresh, &self.path)?;
         if let Some(folder) = self.path.parent() {
             File::open(folder)?.sync_all()?;
         }
-        (self.file, self.bytes) = (Some(file), 0);
+        (self.file, self.length) = (Some(file), bytes.len() as u64);
         Ok(())
+    }
+}
+
+impl Store for JournalFile {
+    type Beside = ();
+
+    fn write(&mut self, write: Write<()>) -> Option<Written<()>> {
+        let (begun, bytes) = (Instant::now(), write.bytes());
+        let result = match write.is_empty() {
+            true => Ok(()),
+            false => self.append(&write.records).map_err(|error| (error.to_string(), write)),
+        };
+        Some(Written { result, bytes, took: begun.elapsed() })
     }
 }
 
@@ -129,58 +122,77 @@ mod tests {
     }
 
     fn fresh() -> Scheduler {
-        Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap()
+        let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+        scheduler.start_journal();
+        scheduler
+    }
+
+    fn write(file: &mut JournalFile, scheduler: &mut Scheduler) -> Result<(), String> {
+        let write = Write { records: scheduler.drain_journal(), beside: () };
+        file.write(write).unwrap().result.map_err(|(problem, _)| problem)
     }
 
     #[test]
     fn what_was_written_is_restored() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(Journal::restore(folder.path()).unwrap().is_none());
+        assert!(restore(folder.path()).unwrap().is_none());
         let mut scheduler = fresh();
-        let mut journal = Journal::begin(folder.path(), &mut scheduler);
-        journal.write(&mut scheduler).unwrap();
+        let mut file = JournalFile::new(folder.path());
+        write(&mut file, &mut scheduler).unwrap();
         submit(&mut scheduler, "a");
-        journal.write(&mut scheduler).unwrap();
+        write(&mut file, &mut scheduler).unwrap();
         submit(&mut scheduler, "b");
-        let restored = Journal::restore(folder.path()).unwrap().unwrap();
+        let restored = restore(folder.path()).unwrap().unwrap();
         assert_eq!(restored.state().jobs.len(), 1, "b was never written");
-        journal.write(&mut scheduler).unwrap();
+        write(&mut file, &mut scheduler).unwrap();
         // A crash in the middle of a write.
         let path = folder.path().join("journal");
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() - 3]).unwrap();
-        let restored = Journal::restore(folder.path()).unwrap().unwrap();
+        let mut restored = restore(folder.path()).unwrap().unwrap();
         assert_eq!(restored.state().jobs.len(), 1);
         // Going on from there begins a file of its own.
-        let mut restored = restored;
-        let mut journal = Journal::begin(folder.path(), &mut restored);
+        restored.start_journal();
+        let mut file = JournalFile::new(folder.path());
         submit(&mut restored, "c");
-        journal.write(&mut restored).unwrap();
-        let again = Journal::restore(folder.path()).unwrap().unwrap();
+        write(&mut file, &mut restored).unwrap();
+        let again = restore(folder.path()).unwrap().unwrap();
         assert_eq!(again.state().jobs.len(), 2);
         assert_eq!(again.digest(), restored.digest());
     }
 
     #[test]
-    fn a_disk_that_fails_for_a_while_loses_nothing() {
+    fn a_part_of_a_failed_write_is_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut scheduler = fresh();
+        let mut file = JournalFile::new(folder.path());
+        write(&mut file, &mut scheduler).unwrap();
+        let whole = fs::read(folder.path().join("journal")).unwrap();
+        fs::write(folder.path().join("journal"), [whole, vec![7; 100]].concat()).unwrap();
+        submit(&mut scheduler, "a");
+        write(&mut file, &mut scheduler).unwrap();
+        assert_eq!(restore(folder.path()).unwrap().unwrap().state().jobs.len(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_comes_later_is_written_then() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("later");
         let mut scheduler = fresh();
-        let mut journal = Journal::begin(&inner, &mut scheduler);
-        for name in ["a", "b"] {
-            submit(&mut scheduler, name);
-            journal.write(&mut scheduler).unwrap_err();
-        }
+        submit(&mut scheduler, "a");
+        let mut file = JournalFile::new(&inner);
+        let records = scheduler.drain_journal();
+        let (_, again) = file.write(Write { records, beside: () }).unwrap().result.unwrap_err();
         fs::create_dir(&inner).unwrap();
-        journal.write(&mut scheduler).unwrap();
-        assert_eq!(Journal::restore(&inner).unwrap().unwrap().state().jobs.len(), 2);
+        file.write(again).unwrap().result.unwrap();
+        assert_eq!(restore(&inner).unwrap().unwrap().state().jobs.len(), 1);
     }
 
     #[test]
     fn what_can_t_be_read_is_put_aside() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("journal"), b"nonsense that is long enough").unwrap();
-        assert!(Journal::restore(folder.path()).unwrap().is_none());
+        assert!(restore(folder.path()).unwrap().is_none());
         assert!(folder.path().join("journal.unreadable").exists() && !folder.path().join("journal").exists());
     }
 }

@@ -10,7 +10,6 @@
 #[allow(unsafe_code)] // a C ABI
 pub mod abi;
 mod agent;
-mod clock;
 mod config;
 mod control;
 #[cfg(feature = "fault-injection")]

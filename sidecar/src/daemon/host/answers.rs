@@ -70,6 +70,3 @@ pub(crate) type Unwritten = Option<String>;
 
 /// Dropped once something was heard: of one manager only so much waits.
 pub(crate) type Turn = Box<dyn Any + Send>;
-
-/// For each report, why it was ignored, if it was.
-pub(crate) type Answers = Vec<Result<(), String>>;

@@ -2,10 +2,11 @@
 
 use tokio::sync::oneshot;
 use trainmaster_core::{Incarnation, JobId, Mode, Role};
+use trainmaster_host::Answers;
 use trainmaster_proto::{Observed, Progress};
 
 use super::{
-    answers::{Answers, Reply, Submission, Submitted, Turn, Unwritten},
+    answers::{Reply, Submission, Submitted, Turn, Unwritten},
     view::View,
 };
 use crate::daemon::{access::Who, session::Outbox};

@@ -4,10 +4,11 @@ use trainmaster_core::{
     Allocation, DecisionId, Enactment, End, Event, EventError, Incarnation, Job, JobId, Role, ServerSpec, Span, Time,
     text::shown,
 };
+use trainmaster_host::Answers;
 use trainmaster_proto::{Observed, Progress};
 
 use super::{
-    answers::{Answers, HostError, Reply},
+    answers::{HostError, Reply},
     journal::Effect,
     owner::Owner,
     said::Taking,
@@ -325,11 +326,7 @@ impl Owner {
         for Progress { report, examples, finished, converged } in progress {
             let (epoch, step, steps) = (report.epoch, report.step, report.steps);
             let taken = self.apply(at, Event::Reported { job, incarnation, slot, report });
-            answers.push(match taken {
-                Ok(()) => Ok(()),
-                Err(EventError::Report { problem, .. }) => Err(problem.to_owned()),
-                Err(error) => Err(error.to_string()),
-            });
+            answers.push(trainmaster_host::answer(taken));
             let accepted = answers.last().is_some_and(Result::is_ok);
             if let Some(job) = self.scheduler.state().job(job).filter(|_| accepted) {
                 self.metrics.trained(examples, steps, job.spec.batch);

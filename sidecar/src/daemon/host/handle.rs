@@ -3,10 +3,11 @@
 use tokio::sync::{mpsc, oneshot, watch};
 use trainmaster_core::{Incarnation, JobId, Mode, Role};
 use trainmaster_feed::{Acknowledgement, FeedHost, Unavailable};
+use trainmaster_host::Answers;
 use trainmaster_proto::Progress;
 
 use super::{
-    answers::{Answers, HostError, Reply, Submission, Submitted, Unwritten},
+    answers::{HostError, Reply, Submission, Submitted, Unwritten},
     command::Command,
     metrics::HostMetrics,
     view::View,

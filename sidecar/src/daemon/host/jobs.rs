@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use trainmaster_core::{End, Event, EventError, Job, JobId, Mode, Time, Verdict, text::shown};
 use trainmaster_feed::{JobAssignment, Standing};
+use trainmaster_host::Outcome;
 use trainmaster_proto::{end_name, job_status, mode_name, v1};
 
 use super::{
     answers::{HostError, Reply, Submission, Submitted, Unwritten},
-    journal::{Effect, Outcome},
+    journal::Effect,
     owner::Owner,
 };
 use crate::daemon::{

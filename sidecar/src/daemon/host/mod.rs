@@ -7,7 +7,6 @@
 mod answers;
 mod command;
 mod decide;
-mod deciding;
 mod events;
 mod handle;
 mod hearing;
@@ -26,7 +25,6 @@ pub(crate) use self::{
     answers::{Submission, Submitted},
     command::Command,
     handle::Host,
-    journal::JournalLimits,
     metrics::HostMetrics,
     owner::{HostOptions, JobLimits, Opened},
     run::start,

@@ -9,19 +9,18 @@ use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot, watch},
 };
-use trainmaster_core::{Budget, DecisionId, Event, EventError, JobId, Scheduler, Span, Time};
+use trainmaster_core::{DecisionId, Event, EventError, JobId, Scheduler, Span, Time};
 use trainmaster_feed::Feed;
+use trainmaster_host::{Clock, JournalLimits, Outcome, Ran, TicketLimits, Tickets};
 use trainmaster_proto::v1;
 
 use super::{
-    deciding::{Deciding, Returned},
-    journal::{Effect, Journal, JournalLimits, Outcome},
+    journal::{Effect, Journal},
     metrics::HostMetrics,
     said::Hearing,
     streams::{Attaching, OpenStream, Session},
 };
 use crate::daemon::{
-    clock::Clock,
     ended::EndedJobs,
     store::{Write, disk::Disk, writer::Written},
 };
@@ -32,14 +31,7 @@ pub(super) const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// How the owner works.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostOptions {
-    /// What an engine may take before its ticket is given up.
-    pub(crate) decision_limit: Duration,
-    /// Steps an engine is allowed.
-    pub(crate) budget: Budget,
-    /// How long a decision waits for fits.
-    pub(crate) fits_wait: Duration,
-    /// Between rounds of fits while reports come in.
-    pub(crate) fits_every: Duration,
+    pub(crate) tickets: TicketLimits,
     pub(crate) journal: JournalLimits,
     /// How long a stopping program may take.
     pub(crate) grace: Span,
@@ -75,7 +67,7 @@ pub(crate) struct Opened {
 /// What comes back from other threads.
 pub(super) enum Internal {
     Written(Written),
-    Returned(Returned),
+    Ran(Ran),
 }
 
 pub(super) struct Owner {
@@ -85,7 +77,7 @@ pub(super) struct Owner {
     pub(super) feed: Feed,
     pub(super) clock: Clock,
     pub(super) journal: Journal,
-    pub(super) deciding: Deciding,
+    pub(super) tickets: Tickets,
     pub(super) internal: mpsc::UnboundedSender<Internal>,
     /// Where engines and fits run.
     pub(super) threads: Handle,
@@ -154,7 +146,8 @@ impl Owner {
     }
 
     pub(super) fn wake(&mut self, now: Instant) -> Instant {
-        let due = if self.is_ending() { None } else { self.next_decision(now) };
+        let held = self.holds_decisions();
+        let due = (!self.is_ending()).then(|| self.tickets.wake(&self.scheduler, self.clock.now(), held)).flatten();
         let wake = due.into_iter().chain(self.journal.wake_at()).min();
         wake.unwrap_or(now + LONGEST_SLEEP).min(now + LONGEST_SLEEP)
     }
@@ -171,7 +164,7 @@ impl Owner {
                     self.journal.then(Effect::Settled(decision, digest));
                 }
             }
-            Internal::Returned(returned) => self.returned(returned),
+            Internal::Ran(ran) => self.returned(ran),
         }
     }
 
@@ -196,9 +189,7 @@ impl Owner {
 
     /// Gives an event to the scheduler.
     pub(super) fn apply(&mut self, at: Time, event: Event) -> Result<(), EventError> {
-        if matches!(event, Event::Reported { .. } | Event::JobSubmitted { .. }) {
-            self.deciding.news = true;
-        }
+        self.tickets.hear(&event);
         self.scheduler.apply(at, event)
     }
 
@@ -208,7 +199,8 @@ impl Owner {
             return waiting.extend(done);
         }
         self.course = Course::Ending(done.into_iter().collect());
-        self.give_up_tickets();
+        let now = self.clock.now();
+        self.tickets.give_up(&mut self.scheduler, now);
         self.scheduler.snapshot();
         self.journal.add(self.scheduler.drain_journal());
         self.journal.retry_now();

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use trainmaster_core::{Issue, Job, JobId, Mode, State, Verdict};
 use trainmaster_feed::{JobAssignment, Standing};
-use trainmaster_proto::{JobFacts, external_to_wire, job_plan, slots_to_wire, v1, work_to_wire};
+use trainmaster_host::assignment;
+use trainmaster_proto::{JobFacts, external_to_wire, job_plan, v1};
 
 use super::{
     journal::Effect,
@@ -83,19 +84,7 @@ impl Owner {
             }
             _ => None,
         };
-        JobAssignment {
-            name: job.spec.name.clone(),
-            tenant: job.spec.tenant.clone(),
-            cluster: job.external.as_ref().map_or_else(String::new, |external| external.cluster.clone()),
-            token_hash: job.token_hash,
-            incarnation: job.issued.incarnation,
-            revision: job.issued.revision,
-            standing: if given.is_some() { Standing::Run } else { Standing::Stop },
-            slots: given.as_ref().map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
-            work: given.as_ref().map(|allocation| work_to_wire(allocation)).unwrap_or_default(),
-            grace: self.options.grace,
-            accepted: job.learnt.reported.clone(),
-        }
+        assignment(state, job, given.as_deref(), self.options.grace)
     }
 
     /// At the start: the feed knows nothing yet.

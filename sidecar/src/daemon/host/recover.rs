@@ -3,16 +3,16 @@
 use std::{collections::HashMap, path::Path};
 
 use trainmaster_core::{
-    Event, Policy, Scheduler, Settings, Term, Time, engines,
+    Event, Policy, Scheduler, Settings, Time, engines,
     journal::{JournalError, Record},
 };
+use trainmaster_host::{Clock, begin};
 
 use super::Opened;
 use crate::daemon::{
     ServeError,
-    clock::Clock,
     ended::EndedJobs,
-    store::{Loaded, StoreError, Write, disk::Disk, faults::Faults},
+    store::{Beside, Loaded, StoreError, Write, disk::Disk, faults::Faults},
 };
 
 impl Opened {
@@ -37,23 +37,18 @@ impl Opened {
         };
         let mut clock = Clock::after(scheduler.state().now);
         scheduler.start_journal();
-        let term = Term(loaded.term.max(scheduler.state().term).0 + 1);
         let now = clock.now();
-        let accepted = "a host's own events are always accepted";
-        scheduler.apply(now, Event::TermBegan(term)).expect(accepted);
-        if *scheduler.state().settings != settings {
-            if !loaded.records.is_empty() {
-                tracing::info!(engine = settings.engine, "the settings changed since the last run");
-            }
-            scheduler
-                .apply(now, Event::Configured(Box::new(settings)))
-                .map_err(|error| ServeError::Config(error.to_string()))?;
+        if *scheduler.state().settings != settings && !loaded.records.is_empty() {
+            tracing::info!(engine = settings.engine, "the settings changed since the last run");
         }
+        let term = begin(&mut scheduler, now, loaded.term, &settings)
+            .map_err(|error| ServeError::Config(error.to_string()))?;
         follow(&mut scheduler, now, &policies);
         let (ended, forgotten) = EndedJobs::new(ended_jobs, std::mem::take(&mut loaded.ended));
         let active = |job: &trainmaster_core::JobId| scheduler.state().job(*job).is_some();
         let secrets: HashMap<_, _> = loaded.secrets.into_iter().filter(|(job, _)| active(job)).collect();
-        let first = Write { records: scheduler.drain_journal(), term: Some(term), forgotten, ..Write::default() };
+        let beside = Beside { term: Some(term), forgotten, ..Beside::default() };
+        let first = Write { records: scheduler.drain_journal(), beside };
         Ok(Self { scheduler, disk, secrets, ended, first, clock })
     }
 }

@@ -13,10 +13,10 @@ use tokio::{
 };
 use trainmaster_core::Verdict;
 use trainmaster_feed::Feed;
+use trainmaster_host::Tickets;
 
 use super::{
     command::Command,
-    deciding::Deciding,
     handle::{Host, STOPPING},
     journal::Journal,
     metrics::HostMetrics,
@@ -52,8 +52,8 @@ pub(crate) fn start(
     let mut owner = Owner {
         stopping: stopping.map(|job| job.id).collect(),
         settled: (scheduler.state().decision, scheduler.digest()),
-        journal: Journal::new(writer, options.journal, metrics.clone(), &first.records),
-        deciding: Deciding::new(),
+        journal: Journal::new(writer, options.journal, metrics.journal.clone(), &first.records),
+        tickets: Tickets::new(options.tickets, metrics.tickets.clone()),
         threads: Handle::current(),
         messages: HashMap::new(),
         sessions: BTreeMap::new(),

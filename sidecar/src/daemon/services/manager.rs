@@ -58,7 +58,7 @@ impl ManagerService {
         Self {
             host,
             ttl: config.plan_ttl,
-            budget: config.host_options().budget,
+            budget: config.tickets.budget,
             turns: Arc::default(),
             streams: Arc::new(AtomicU64::new(1)),
         }

@@ -199,27 +199,27 @@ fn put(
         }
         meta.insert(SINCE, since)?;
         let mut about = transaction.open_table(ABOUT)?;
-        if let Some(term) = write.term {
+        if let Some(term) = write.beside.term {
             meta.insert(TERM, term.0)?;
             about.insert(VERSION, env!("CARGO_PKG_VERSION"))?;
         }
         let mut secrets = transaction.open_table(SECRETS)?;
-        for (job, secret) in &write.secrets {
+        for (job, secret) in &write.beside.secrets {
             match secret {
                 Some(secret) => drop(secrets.insert(job.0, secret.as_str())?),
                 None => drop(secrets.remove(job.0)?),
             }
         }
         let mut ended = transaction.open_table(ENDED)?;
-        for job in &write.ended {
+        for job in &write.beside.ended {
             ended.insert(job.id().0, job.encode().as_slice())?;
         }
-        for job in &write.forgotten {
+        for job in &write.beside.forgotten {
             ended.remove(job.0)?;
         }
         let mut audits = transaction.open_table(AUDIT)?;
         let end = audits.last()?.map_or(0, |(at, _)| at.value() + 1);
-        for (at, audit) in (end..).zip(&write.audits) {
+        for (at, audit) in (end..).zip(&write.beside.audits) {
             let row = postcard::to_allocvec(audit).expect("an audit entry is plain data");
             audits.insert(at, row.as_slice())?;
             for gone in kept.insert("", whose(&audit.who), at) {
@@ -328,7 +328,7 @@ pub(super) fn corrupt(path: &Path, what: &str, problem: &dyn std::fmt::Display) 
 mod tests {
     use trainmaster_core::{End, Event, JobSpec, Scheduler, Settings, Time};
 
-    use super::*;
+    use super::{super::Beside, *};
 
     fn journal() -> Scheduler {
         let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     fn records(scheduler: &mut Scheduler) -> Write {
-        Write { records: scheduler.drain_journal(), ..Write::default() }
+        Write { records: scheduler.drain_journal(), beside: Beside::default() }
     }
 
     #[test]
@@ -432,7 +432,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let audits = |whose: &str, port: i64, count: usize| {
             let who = format!("127.0.0.1:{port} with {whose}");
-            Write { audits: vec![Audit { at: port, who, what: "pause job1".into() }; count], ..Write::default() }
+            Write {
+                records: Vec::new(),
+                beside: Beside {
+                    audits: vec![Audit { at: port, who, what: "pause job1".into() }; count],
+                    ..Beside::default()
+                },
+            }
         };
         let (mut disk, _) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
         disk.commit(&audits("token operator (admin)", 1, 3)).unwrap();
@@ -477,7 +483,7 @@ mod tests {
         drop(disk);
         let path = folder.path().join(FILE);
         let whole = fs::read(&path).unwrap();
-        let write = Write { records: vec![vec![0; 100]; 10], ..Write::default() };
+        let write = Write { records: vec![vec![0; 100]; 10], beside: Beside::default() };
         let mut unwritten = 0;
         // The head of the file, and the page that says which others are free: a write believes it.
         for at in (0..512).chain(4096..4224) {

@@ -63,10 +63,12 @@ pub struct Audit {
     pub what: String,
 }
 
-/// What is written at once, or not at all.
+/// Records, and what is written with them.
+pub(crate) type Write = trainmaster_host::Write<Beside>;
+
+/// What is written beside records.
 #[derive(Debug, Default)]
-pub(crate) struct Write {
-    pub(crate) records: Vec<Vec<u8>>,
+pub(crate) struct Beside {
     /// Tokens of new jobs; none = forgotten.
     pub(crate) secrets: Vec<(JobId, Option<String>)>,
     pub(crate) ended: Vec<Arc<EndedJob>>,
@@ -75,19 +77,16 @@ pub(crate) struct Write {
     pub(crate) term: Option<Term>,
 }
 
-impl Write {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.records.is_empty()
-            && self.secrets.is_empty()
+impl trainmaster_host::Beside for Beside {
+    fn is_empty(&self) -> bool {
+        self.secrets.is_empty()
             && self.ended.is_empty()
             && self.forgotten.is_empty()
             && self.audits.is_empty()
             && self.term.is_none()
     }
 
-    /// Appends what is to be written after this.
-    pub(crate) fn append(&mut self, later: Self) {
-        self.records.extend(later.records);
+    fn append(&mut self, later: Self) {
         self.secrets.extend(later.secrets);
         self.ended.extend(later.ended);
         self.forgotten.extend(later.forgotten);
@@ -98,7 +97,9 @@ impl Write {
             self.give_up_audits();
         }
     }
+}
 
+impl Beside {
     /// Gives up the audit entries that the file wouldn't keep beside the others. O(n log n) in their number.
     fn give_up_audits(&mut self) {
         let mut kept = Kept::new(AUDITS);
@@ -108,10 +109,6 @@ impl Write {
         let kept: BTreeSet<usize> = kept.iter().collect();
         let audits = std::mem::take(&mut self.audits).into_iter().enumerate();
         self.audits = audits.filter_map(|(at, audit)| kept.contains(&at).then_some(audit)).collect();
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.records.iter().map(Vec::len).sum()
     }
 }
 
@@ -155,15 +152,17 @@ pub fn read_audit(state_dir: &Path) -> Result<Vec<Audit>, StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use trainmaster_host::Beside as _;
+
     use super::*;
 
     #[test]
     fn audit_entries_that_wait_for_the_disk_are_bounded_as_those_in_the_file() {
         let audits = |whose: &str, count: usize| {
             let who = format!("127.0.0.1:1 with {whose}");
-            Write { audits: vec![Audit { at: 0, who, what: "pause job1".into() }; count], ..Write::default() }
+            Beside { audits: vec![Audit { at: 0, who, what: "pause job1".into() }; count], ..Beside::default() }
         };
-        let mut waiting = Write::default();
+        let mut waiting = Beside::default();
         waiting.append(audits("token operator (admin)", 3));
         for _ in 0..50 {
             waiting.append(audits("token a (submit)", 1000));

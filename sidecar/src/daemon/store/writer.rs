@@ -3,18 +3,15 @@
 use std::{
     sync::mpsc,
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use super::{Write, disk::Disk};
+use trainmaster_host::Store;
+
+use super::{Beside, Write, disk::Disk};
 
 /// What became of a write.
-pub(crate) struct Written {
-    /// Why nothing was promised, with what was to be written.
-    pub(crate) result: Result<(), (String, Write)>,
-    pub(crate) bytes: usize,
-    pub(crate) took: Duration,
-}
+pub(crate) type Written = trainmaster_host::Written<Beside>;
 
 /// The thread's handle; dropping it lets the thread finish and closes the file.
 pub(crate) struct Writer {
@@ -36,12 +33,16 @@ impl Writer {
         let thread = thread::Builder::new().name("journal".into()).spawn(work)?;
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
+}
 
-    /// Hands something over to be written.
-    pub(crate) fn write(&self, write: Write) {
+impl Store for Writer {
+    type Beside = Beside;
+
+    fn write(&mut self, write: Write) -> Option<Written> {
         let jobs = self.jobs.as_ref().expect("only dropping takes it");
         // The thread ends only once this handle is dropped.
         jobs.send(write).expect("the journal's thread lives");
+        None
     }
 }
 

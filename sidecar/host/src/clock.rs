@@ -6,19 +6,19 @@ use trainmaster_core::Time;
 
 /// Follows the wall clock forward; where that jumps back, time goes on at its usual pace from where it was.
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub struct Clock {
     base: Time,
     since: Instant,
 }
 
 impl Clock {
     /// Starts at the wall clock's time, or at `last` if that is later.
-    pub(crate) fn after(last: Time) -> Self {
+    pub fn after(last: Time) -> Self {
         Self { base: wall().max(last), since: Instant::now() }
     }
 
     /// The time now.
-    pub(crate) fn now(&mut self) -> Time {
+    pub fn now(&mut self) -> Time {
         self.advance(wall(), Instant::now())
     }
 

@@ -1,0 +1,465 @@
+//! Group commit: what gathers while a write is under way, and what waits while the disk can't be written.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use trainmaster_core::journal::Record;
+
+use crate::JournalMetrics;
+
+/// First wait before a failed write is tried again; doubles up to the longest.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// Records between two snapshots have so many times the bytes of the first one, up to a bound: a restart reads them
+/// again.
+const SNAPSHOTS: usize = 4;
+const MOST_BETWEEN: usize = 64 << 20;
+/// Managers with tokens of their own aren't listened to while so many bytes wait for the write under way: whoever waits
+/// for an answer waits for two writes, and these are as long as what gathers.
+const BEHIND: usize = 128 << 10;
+
+/// Bounds of a journal.
+#[derive(Clone, Copy, Debug)]
+pub struct JournalLimits {
+    /// Records between snapshots. There are more where they aren't four times the last snapshot's bytes yet.
+    pub snapshot_records: usize,
+    /// Bytes of records between snapshots, in the same way.
+    pub snapshot_bytes: usize,
+    /// Bytes of records kept in memory while the store can't be written, beside a snapshot; beyond these a snapshot
+    /// replaces them.
+    pub waiting_bytes: usize,
+    /// A write that takes longer counts as failed until it is done.
+    pub write_limit: Duration,
+}
+
+impl Default for JournalLimits {
+    fn default() -> Self {
+        Self {
+            snapshot_records: 10_000,
+            snapshot_bytes: 16 << 20,
+            waiting_bytes: 64 << 20,
+            write_limit: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Answers once it is known whether what was done is on disk, else with why not.
+pub type LateReply = Box<dyn FnOnce(Result<(), &str>) + Send>;
+
+/// Where a journal is kept.
+pub trait Store {
+    /// What is kept beside the scheduler's records.
+    type Beside: Beside;
+
+    /// Begins to write something, all of it or nothing. A store that is through with it at once returns what became of
+    /// it; with any other, [`Journal::written`] hears of it later.
+    fn write(&mut self, write: Write<Self::Beside>) -> Option<Written<Self::Beside>>;
+}
+
+/// What is written together with records.
+pub trait Beside: Default {
+    /// Whether there is nothing to be written.
+    fn is_empty(&self) -> bool;
+
+    /// Appends what is to be written after this.
+    fn append(&mut self, later: Self);
+}
+
+impl Beside for () {
+    fn is_empty(&self) -> bool {
+        true
+    }
+
+    fn append(&mut self, (): Self) {}
+}
+
+/// What is written at once, or not at all.
+#[derive(Debug, Default)]
+pub struct Write<B> {
+    /// The scheduler's records, in order.
+    pub records: Vec<Vec<u8>>,
+    /// What belongs to them.
+    pub beside: B,
+}
+
+impl<B: Beside> Write<B> {
+    /// Whether there is nothing to be written.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.beside.is_empty()
+    }
+
+    /// Appends what is to be written after this.
+    pub fn append(&mut self, later: Self) {
+        self.records.extend(later.records);
+        self.beside.append(later.beside);
+    }
+
+    /// Bytes of its records.
+    pub fn bytes(&self) -> usize {
+        self.records.iter().map(Vec::len).sum()
+    }
+}
+
+/// What became of a write.
+#[derive(Debug)]
+pub struct Written<B> {
+    /// Why nothing was written, with what was to be.
+    pub result: Result<(), (String, Write<B>)>,
+    /// Bytes of its records.
+    pub bytes: usize,
+    /// Time that it took.
+    pub took: Duration,
+}
+
+/// How a batch went: written, or why not.
+pub type Outcome = Result<(), Arc<str>>;
+
+#[derive(Debug)]
+struct Broken<B> {
+    error: Arc<str>,
+    waiting: Write<B>,
+    /// Records were dropped: only a snapshot can follow.
+    overflow: bool,
+    retry_at: Instant,
+    pause: Duration,
+    trying: bool,
+}
+
+#[derive(Debug)]
+struct UnderWay<E> {
+    effects: Vec<E>,
+    begun: Instant,
+}
+
+/// What is to be written, and what is done once it is: the effects `E`. While one batch is written the next one gathers.
+pub struct Journal<S: Store, E> {
+    store: S,
+    limits: JournalLimits,
+    metrics: JournalMetrics,
+    gathering: Write<S::Beside>,
+    /// Bytes of its records.
+    gathered: usize,
+    effects: Vec<E>,
+    under_way: Option<UnderWay<E>>,
+    broken: Option<Broken<S::Beside>>,
+    /// Since the last snapshot.
+    records: usize,
+    bytes: usize,
+    /// Bytes of the last snapshot.
+    snapshot: usize,
+}
+
+impl<S: Store, E> Journal<S, E> {
+    /// After these records, which were written first.
+    pub fn new(store: S, limits: JournalLimits, metrics: JournalMetrics, first: &[Vec<u8>]) -> Self {
+        let mut journal = Self {
+            store,
+            limits,
+            metrics,
+            gathering: Write::default(),
+            gathered: 0,
+            effects: Vec::new(),
+            under_way: None,
+            broken: None,
+            records: 0,
+            bytes: 0,
+            snapshot: 0,
+        };
+        journal.count(first);
+        journal
+    }
+
+    /// Why nothing can be promised now, if so.
+    pub fn error(&self) -> Option<&Arc<str>> {
+        self.broken.as_ref().map(|broken| &broken.error)
+    }
+
+    /// What is written beside the records with the gathering batch.
+    pub fn beside(&mut self) -> &mut S::Beside {
+        &mut self.gathering.beside
+    }
+
+    /// Done once the gathering batch is.
+    pub fn then(&mut self, effect: E) {
+        self.effects.push(effect);
+    }
+
+    fn count(&mut self, records: &[Vec<u8>]) {
+        for record in records {
+            if Record::is_snapshot(record) {
+                (self.records, self.bytes, self.snapshot) = (0, 0, record.len());
+            } else {
+                self.records += 1;
+                self.bytes += record.len();
+            }
+        }
+    }
+
+    /// Adds records to the gathering batch.
+    pub fn add(&mut self, records: Vec<Vec<u8>>) {
+        self.count(&records);
+        self.gathered += records.iter().map(Vec::len).sum::<usize>();
+        self.gathering.records.extend(records);
+    }
+
+    /// Whether recovery should soon start at a newer snapshot. Not before several times as much was written as the last
+    /// one took, so that snapshots are a small part of what is written.
+    pub fn wants_snapshot(&self) -> bool {
+        let grown = self.records >= self.limits.snapshot_records || self.bytes >= self.limits.snapshot_bytes;
+        match &self.broken {
+            // Needed as soon as the disk is to be tried again; before that it would only grow old.
+            Some(broken) => broken.overflow && !broken.trying && broken.retry_at <= Instant::now(),
+            None => grown && self.bytes >= MOST_BETWEEN.min(SNAPSHOTS * self.snapshot),
+        }
+    }
+
+    /// Nothing waits to be written, or nothing can be.
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_none() && (self.broken.is_some() || (self.gathering.is_empty() && self.effects.is_empty()))
+    }
+
+    /// Whether the disk is slower than what comes. One that can't be written at all isn't waited for.
+    pub fn is_behind(&self) -> bool {
+        self.under_way.is_some() && self.broken.is_none() && self.gathered > BEHIND
+    }
+
+    /// When the journal has to be looked at again by itself.
+    pub fn wake_at(&self) -> Option<Instant> {
+        let stalls = self.under_way.as_ref().filter(|_| self.broken.is_none());
+        self.retry_at().or(stalls.map(|write| write.begun + self.limits.write_limit))
+    }
+
+    /// When a failed write is to be tried again. Past that, what waits for a snapshot waits for open tickets.
+    fn retry_at(&self) -> Option<Instant> {
+        let waits =
+            |broken: &&Broken<S::Beside>| !broken.trying && (!broken.overflow || broken.retry_at > Instant::now());
+        self.broken.as_ref().filter(waits).map(|broken| broken.retry_at)
+    }
+
+    /// The last chance of what waits.
+    pub fn retry_now(&mut self) {
+        if let Some(broken) = &mut self.broken {
+            broken.retry_at = Instant::now();
+        }
+    }
+
+    /// Hands over what gathered, if it is time. Returns what can be done at once, with how it went: the store wrote, or
+    /// nothing can be promised.
+    pub fn step(&mut self) -> Option<(Vec<E>, Outcome)> {
+        let given_up = self.give_up_slow();
+        let Some(broken) = &mut self.broken else {
+            if self.under_way.is_none() && !(self.gathering.is_empty() && self.effects.is_empty()) {
+                self.under_way = Some(UnderWay { effects: std::mem::take(&mut self.effects), begun: Instant::now() });
+                self.gathered = 0;
+                let written = self.store.write(std::mem::take(&mut self.gathering))?;
+                return Some(self.written(written));
+            }
+            return None;
+        };
+        self.gathered = 0;
+        let mut more = std::mem::take(&mut self.gathering);
+        if let Some(at) = more.records.iter().rposition(|record| Record::is_snapshot(record)) {
+            // Whatever it took part in before is in it.
+            more.records.drain(..at);
+            broken.waiting.records.clear();
+            broken.overflow = false;
+        }
+        if broken.overflow {
+            more.records.clear();
+        }
+        broken.waiting.append(more);
+        // A snapshot waits whatever its size: nothing smaller can take its place.
+        let snapshot = broken.waiting.records.first().filter(|record| Record::is_snapshot(record)).map_or(0, Vec::len);
+        if broken.waiting.bytes() - snapshot > self.limits.waiting_bytes && !broken.overflow {
+            tracing::warn!("records wait for the disk beyond their bound; a snapshot will replace them");
+            broken.waiting.records = Vec::new();
+            broken.overflow = true;
+        }
+        let mut outcome = Err(broken.error.clone());
+        if !broken.trying && !broken.overflow && broken.retry_at <= Instant::now() {
+            broken.trying = true;
+            self.under_way = Some(UnderWay { effects: Vec::new(), begun: Instant::now() });
+            let write = std::mem::take(&mut broken.waiting);
+            if let Some(written) = self.store.write(write) {
+                (_, outcome) = self.written(written);
+            }
+        }
+        let mut effects = given_up;
+        effects.append(&mut self.effects);
+        (!effects.is_empty()).then_some((effects, outcome))
+    }
+
+    /// A disk that doesn't answer is one that can't be written, as far as anybody who waits is concerned. What waited
+    /// for the write is returned: should it be done one day after all, nobody relied on it.
+    fn give_up_slow(&mut self) -> Vec<E> {
+        let limit = self.limits.write_limit;
+        let late = |write: &&mut UnderWay<E>| write.begun.elapsed() >= limit;
+        let Some(write) = self.under_way.as_mut().filter(|_| self.broken.is_none()).filter(late) else {
+            return Vec::new();
+        };
+        self.metrics.errors.inc();
+        self.metrics.broken.set(1);
+        let error: Arc<str> = format!("journal can't be written: the disk has not answered for {limit:?}").into();
+        tracing::error!(%error, "nothing is acknowledged until the disk can be written again");
+        let retry_at = Instant::now();
+        self.broken = Some(Broken {
+            error,
+            waiting: Write::default(),
+            overflow: false,
+            retry_at,
+            pause: FIRST_RETRY,
+            trying: true,
+        });
+        std::mem::take(&mut write.effects)
+    }
+
+    /// A write is done; returns what waited for it.
+    pub fn written(&mut self, written: Written<S::Beside>) -> (Vec<E>, Outcome) {
+        let effects = self.under_way.take().map(|write| write.effects).unwrap_or_default();
+        match written.result {
+            Ok(()) => {
+                if self.broken.is_none() || written.bytes > 0 {
+                    self.metrics.seconds.observe(written.took.as_secs_f64());
+                    self.metrics.bytes.inc_by(written.bytes as u64);
+                    self.metrics.commits.inc();
+                }
+                if let Some(broken) = self.broken.as_mut().filter(|broken| broken.overflow) {
+                    // Records were dropped meanwhile: only a snapshot can follow.
+                    (broken.trying, broken.retry_at) = (false, Instant::now());
+                } else if let Some(broken) = self.broken.take() {
+                    tracing::warn!("the journal can be written again");
+                    self.metrics.broken.set(0);
+                    // What gathered during the attempt goes first into the next one.
+                    let mut next = broken.waiting;
+                    next.append(std::mem::take(&mut self.gathering));
+                    self.gathering = next;
+                }
+                (effects, Ok(()))
+            }
+            Err((problem, write)) => {
+                self.metrics.errors.inc();
+                self.metrics.broken.set(1);
+                let error: Arc<str> = format!("journal can't be written: {problem}").into();
+                let pause = self.broken.as_ref().map_or(FIRST_RETRY, |broken| (broken.pause * 2).min(LONGEST_RETRY));
+                if self.broken.is_none() {
+                    tracing::error!(%error, "nothing is acknowledged until the disk can be written again");
+                }
+                let mut waiting = write;
+                let mut overflow = false;
+                if let Some(broken) = self.broken.take() {
+                    overflow = broken.overflow;
+                    waiting.append(broken.waiting);
+                }
+                self.broken = Some(Broken {
+                    error: error.clone(),
+                    waiting,
+                    overflow,
+                    retry_at: Instant::now() + pause,
+                    pause,
+                    trying: false,
+                });
+                (effects, Err(error))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+    use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time};
+
+    use super::*;
+
+    /// Writes at once, if it can.
+    #[derive(Default)]
+    struct Memory {
+        fails: bool,
+        records: Vec<Vec<u8>>,
+    }
+
+    impl Store for Memory {
+        type Beside = ();
+
+        fn write(&mut self, write: Write<()>) -> Option<Written<()>> {
+            let bytes = write.bytes();
+            let result = match self.fails {
+                true => Err(("full".to_owned(), write)),
+                false => {
+                    self.records.extend(write.records);
+                    Ok(())
+                }
+            };
+            Some(Written { result, bytes, took: Duration::ZERO })
+        }
+    }
+
+    fn journal(waiting_bytes: usize) -> Journal<Memory, &'static str> {
+        let limits = JournalLimits { waiting_bytes, ..JournalLimits::default() };
+        let metrics = JournalMetrics::register(&Registry::new()).unwrap();
+        Journal::new(Memory::default(), limits, metrics, &[])
+    }
+
+    #[test]
+    fn effects_come_with_the_records_before_them() {
+        let mut journal = journal(1000);
+        assert!(journal.step().is_none());
+        journal.add(vec![vec![1; 10]]);
+        journal.then("a");
+        let (effects, outcome) = journal.step().unwrap();
+        assert_eq!((effects, outcome.is_ok(), journal.store.records.len()), (vec!["a"], true, 1));
+        journal.then("b");
+        assert_eq!(journal.step().unwrap().0, ["b"], "nothing is to be written before it");
+        assert!(journal.is_idle() && journal.step().is_none());
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_written_later_and_in_order() {
+        let mut journal = journal(1000);
+        journal.store.fails = true;
+        for (at, effect) in ["a", "b"].into_iter().enumerate() {
+            journal.add(vec![vec![at as u8; 10]]);
+            journal.then(effect);
+            let (effects, outcome) = journal.step().unwrap();
+            assert_eq!((effects, outcome.is_err()), (vec![effect], true));
+        }
+        assert!(journal.error().unwrap().contains("full") && journal.wake_at().is_some());
+        journal.store.fails = false;
+        journal.retry_now();
+        journal.add(vec![vec![2; 10]]);
+        journal.then("c");
+        let (effects, outcome) = journal.step().unwrap();
+        assert_eq!((effects, outcome.is_ok()), (vec!["c"], true));
+        assert!(journal.error().is_none() && journal.is_idle());
+        assert_eq!(journal.store.records, [0, 1, 2].map(|at| vec![at; 10]));
+    }
+
+    #[test]
+    fn a_snapshot_takes_the_place_of_more_than_may_wait() {
+        let settings = Settings { engine: "fifo".into(), ..Settings::default() };
+        let mut scheduler = Scheduler::new(settings).unwrap();
+        scheduler.start_journal();
+        let mut journal = journal(100);
+        journal.store.fails = true;
+        for at in 0..5 {
+            let spec = Box::new(JobSpec::minimal(&format!("job{at}")));
+            let event = Event::JobSubmitted { spec, external: None, token_hash: None };
+            scheduler.apply(Time(1), event).unwrap();
+            journal.add(scheduler.drain_journal());
+            journal.step();
+        }
+        journal.store.fails = false;
+        journal.retry_now();
+        assert!(journal.wants_snapshot());
+        assert!(scheduler.snapshot());
+        journal.add(scheduler.drain_journal());
+        journal.then("kept");
+        let (effects, outcome) = journal.step().unwrap();
+        assert_eq!((effects, outcome.is_ok()), (vec!["kept"], true));
+        assert!(Record::is_snapshot(&journal.store.records[0]));
+        let restored = Scheduler::restore(journal.store.records.iter().map(Vec::as_slice)).unwrap();
+        assert_eq!(restored.digest(), scheduler.digest());
+    }
+}

@@ -1,0 +1,139 @@
+//! What is counted and measured of journals and tickets.
+
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector};
+use trainmaster_core::{Source, State};
+
+const FAST: [f64; 10] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
+const SHARES: [f64; 8] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0];
+
+/// Metrics of a journal; a clone counts into the same.
+#[derive(Clone, Debug)]
+pub struct JournalMetrics {
+    pub(crate) seconds: Histogram,
+    pub(crate) bytes: IntCounter,
+    pub(crate) commits: IntCounter,
+    pub(crate) errors: IntCounter,
+    pub(crate) broken: IntGauge,
+}
+
+impl JournalMetrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// The registry has them already.
+    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let add = Adder(registry);
+        Ok(Self {
+            seconds: add.histogram("journal_commit_seconds", "Time of one write of the journal", &FAST)?,
+            bytes: add.counter("journal_bytes_total", "Bytes of records written to the journal")?,
+            commits: add.counter("journal_commits_total", "Writes of the journal, each of many records")?,
+            errors: add.counter("journal_errors_total", "Writes of the journal that failed")?,
+            broken: add.gauge("journal_broken", "1 while the journal can't be written")?,
+        })
+    }
+}
+
+/// Metrics of decisions and fits; a clone counts into the same.
+#[derive(Clone, Debug)]
+pub struct TicketMetrics {
+    pub(crate) decision_seconds: Histogram,
+    decisions: IntCounterVec,
+    pub(crate) late: IntCounterVec,
+    pub(crate) fit_seconds: Histogram,
+    fit_error: Histogram,
+    fits_failed: IntCounter,
+}
+
+impl TicketMetrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// The registry has them already.
+    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let add = Adder(registry);
+        let decision = "Time from opening a ticket to its committed decision";
+        let error = "Relative error of the fitted speed at the shape that a job just reported";
+        let late = "Tickets given up because they took too long, by kind";
+        Ok(Self {
+            decision_seconds: add.histogram("decision_seconds", decision, &FAST)?,
+            decisions: add.counters("decisions_total", "Committed decisions, by whose they are", "source")?,
+            late: add.counters("tickets_late_total", late, "kind")?,
+            fit_seconds: add.histogram("fit_seconds", "Time of a round of fits", &FAST)?,
+            fit_error: add.histogram("fit_speed_relative_error", error, &SHARES)?,
+            fits_failed: add.counter("fits_failed_total", "Jobs with losses that no curve could be fitted to")?,
+        })
+    }
+
+    pub(crate) fn decided(&self, source: Source) {
+        let source = match source {
+            Source::Engine => "engine",
+            Source::Pruned => "pruned",
+            Source::Fallback => "fallback",
+            Source::Kept => "kept",
+        };
+        self.decisions.with_label_values(&[source]).inc();
+    }
+
+    /// A round of fits was committed.
+    pub(crate) fn fitted(&self, state: &State) {
+        for job in state.jobs.values() {
+            if job.learnt.fits.loss.is_none() && job.learnt.losses.last_epoch().is_some_and(|epoch| epoch > 5) {
+                self.fits_failed.inc();
+            }
+            let (Some(fit), Some(speed)) = (&job.learnt.fits.speed, job.learnt.progress.speed) else { continue };
+            let Some(shape) = job.seen.allocation.as_ref().map(|seen| seen.shape()).filter(|_| speed > 0.0) else {
+                continue;
+            };
+            let error = (fit.speed(shape.servers, shape.workers) - speed).abs() / speed;
+            self.fit_error.observe(error);
+        }
+    }
+}
+
+/// Makes metrics with the common prefix and registers them.
+#[derive(Clone, Copy, Debug)]
+pub struct Adder<'a>(pub &'a Registry);
+
+impl Adder<'_> {
+    /// Registers a metric that has its whole name.
+    ///
+    /// # Errors
+    /// The registry has one of this name. So it is with the others.
+    pub fn register<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C, prometheus::Error> {
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    /// A counter `trainmaster_{name}`.
+    ///
+    /// # Errors
+    /// See [`register`](Self::register).
+    pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        self.register(IntCounter::new(format!("trainmaster_{name}"), help)?)
+    }
+
+    /// A counter for each value of a label.
+    ///
+    /// # Errors
+    /// See [`register`](Self::register).
+    pub fn counters(&self, name: &str, help: &str, label: &str) -> Result<IntCounterVec, prometheus::Error> {
+        self.register(IntCounterVec::new(Opts::new(format!("trainmaster_{name}"), help), &[label])?)
+    }
+
+    /// A gauge.
+    ///
+    /// # Errors
+    /// See [`register`](Self::register).
+    pub fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+        self.register(IntGauge::new(format!("trainmaster_{name}"), help)?)
+    }
+
+    /// A histogram with these upper bounds.
+    ///
+    /// # Errors
+    /// See [`register`](Self::register).
+    pub fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
+        let options = HistogramOpts::new(format!("trainmaster_{name}"), help).buckets(buckets.to_vec());
+        self.register(Histogram::with_opts(options)?)
+    }
+}

@@ -1,0 +1,37 @@
+//! What training programs are told: their assignments, and what became of their reports.
+
+use trainmaster_core::{Allocation, EventError, Job, Span, State};
+use trainmaster_feed::{JobAssignment, Standing};
+use trainmaster_proto::{slots_to_wire, work_to_wire};
+
+/// For each report why it was ignored, if it was.
+pub type Answers = Vec<Result<(), String>>;
+
+/// The answer to a report.
+///
+/// # Errors
+/// Why it is ignored.
+pub fn answer(taken: Result<(), EventError>) -> Result<(), String> {
+    taken.map_err(|error| match error {
+        EventError::Report { problem, .. } => problem.to_owned(),
+        error => error.to_string(),
+    })
+}
+
+/// The assignment of an active job: its programs run in these slots, or stop if it has none. Incarnation and revision
+/// are those that the job was issued. A stopping program may take `grace`.
+pub fn assignment(state: &State, job: &Job, slots: Option<&Allocation>, grace: Span) -> JobAssignment {
+    JobAssignment {
+        name: job.spec.name.clone(),
+        tenant: job.spec.tenant.clone(),
+        cluster: job.external.as_ref().map_or_else(String::new, |external| external.cluster.clone()),
+        token_hash: job.token_hash,
+        incarnation: job.issued.incarnation,
+        revision: job.issued.revision,
+        standing: if slots.is_some() { Standing::Run } else { Standing::Stop },
+        slots: slots.map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
+        work: slots.map(work_to_wire).unwrap_or_default(),
+        grace,
+        accepted: job.learnt.reported.clone(),
+    }
+}
