@@ -56,7 +56,7 @@ struct loaded {
 	job_info_msg_t *jobs;
 };
 
-static void log_line(uint32_t is_error, const char *line)
+static void log_line(bool is_error, const char *line)
 {
 	if (is_error)
 		slurm_error("%s", line);
@@ -138,7 +138,7 @@ static int load_jobs(struct loaded *loaded, bool *out)
 	return 0;
 }
 
-static void pass_node(trainmaster_agent *agent, node_info_t *node)
+static void pass_node(struct trainmaster_agent *agent, node_info_t *node)
 {
 	uint16_t used_cpus = 0;
 	uint64_t used_memory = 0;
@@ -165,7 +165,7 @@ static void pass_node(trainmaster_agent *agent, node_info_t *node)
 	});
 }
 
-static void pass_partition(trainmaster_agent *agent, partition_info_t *partition)
+static void pass_partition(struct trainmaster_agent *agent, partition_info_t *partition)
 {
 	trainmaster_agent_partition(agent, &(struct trainmaster_partition){
 		.name = partition->name,
@@ -175,7 +175,7 @@ static void pass_partition(trainmaster_agent *agent, partition_info_t *partition
 	});
 }
 
-static void pass_job(trainmaster_agent *agent, slurm_job_info_t *job)
+static void pass_job(struct trainmaster_agent *agent, slurm_job_info_t *job)
 {
 	char user[16];
 
@@ -254,18 +254,18 @@ static uint32_t update(const struct trainmaster_order *order)
 static uint32_t carry_out(const struct trainmaster_order *order)
 {
 	switch (order->action) {
-	case TRAINMASTER_UPDATE:
+	case TRAINMASTER_ACTION_UPDATE:
 		return update(order);
-	case TRAINMASTER_REQUEUE:
+	case TRAINMASTER_ACTION_REQUEUE:
 		return done(slurm_requeue(order->job, 0));
-	case TRAINMASTER_CANCEL:
+	case TRAINMASTER_ACTION_CANCEL:
 		return done(slurm_kill_job(order->job, SIGKILL, 0));
 	}
 	return ESLURM_NOT_SUPPORTED;
 }
 
 /* Runs one round. Returns 0, or the error of a call whose data the round needs. */
-static int round_trip(trainmaster_agent *agent, struct loaded *loaded)
+static int round_trip(struct trainmaster_agent *agent, struct loaded *loaded)
 {
 	const struct trainmaster_order *orders;
 	bool nodes = false, partitions = false, jobs = false;
@@ -306,7 +306,7 @@ static void find_paths(void)
 static void *run(void *unused)
 {
 	struct loaded loaded = {NULL, NULL, NULL};
-	trainmaster_agent *agent;
+	struct trainmaster_agent *agent;
 	int known = 0;
 
 	(void) unused;

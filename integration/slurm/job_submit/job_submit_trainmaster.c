@@ -259,15 +259,15 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 		return ESLURM_NOT_SUPPORTED;
 	}
 	switch (trainmaster_submit(&submission, time(NULL), random, &held, message, sizeof(message))) {
-	case TRAINMASTER_HELD:
+	case TRAINMASTER_OUTCOME_HELD:
 		hold(job, &held);
 		wake_agent();
 		break;
-	case TRAINMASTER_REFUSED:
+	case TRAINMASTER_OUTCOME_REFUSED:
 		*err_msg = slurm_xstrdup(message);
 		result = ESLURM_NOT_SUPPORTED;
 		break;
-	case TRAINMASTER_FAILED:
+	case TRAINMASTER_OUTCOME_FAILED:
 		slurm_error("trainmaster: a job is refused because of an internal error in the plugin: %s", message);
 		*err_msg = slurm_xstrdup("trainmaster: internal error in the plugin; see slurmctld's log");
 		result = ESLURM_NOT_SUPPORTED;

@@ -1,4 +1,9 @@
-//! The C ABI between the plugin and the agent; `agent.h` says the same. No panic leaves it.
+//! Interface between the plugin and its static library, the agent. agent.h is made from src/abi.rs.
+//!
+//! An agent is used by one thread. Texts are copied, end with a zero byte and may be NULL. An order's texts are valid
+//! until the next round. No function panics, prints or exits.
+
+#![allow(clippy::missing_safety_doc)] // above, once for all functions
 
 use std::{
     ffi::{CStr, CString, c_char},
@@ -22,10 +27,10 @@ const AGAIN: Duration = Duration::from_secs(600);
 /// An agent that couldn't be opened after a panic is opened again after so long.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
-/// `struct trainmaster_node`; see [`Node`].
+/// The used fields of node_info_t. Memory and disk are in MiB.
 #[repr(C)]
 #[derive(Debug)]
-#[allow(missing_docs)] // see agent.h
+#[allow(missing_docs)] // as in Slurm
 pub struct CNode {
     pub name: *const c_char,
     pub features: *const c_char,
@@ -41,21 +46,23 @@ pub struct CNode {
     pub used_cpus: u32,
 }
 
-/// `struct trainmaster_partition`; see [`Partition`].
+/// The used fields of partition_info_t.
 #[repr(C)]
 #[derive(Debug)]
-#[allow(missing_docs)] // see agent.h
+#[allow(missing_docs)] // as in Slurm
 pub struct CPartition {
     pub name: *const c_char,
     pub nodes: *const c_char,
+    /// def_mem_per_cpu as Slurm encodes it, with its flag.
     pub default_memory: u64,
-    pub up: u32,
+    /// Whether jobs can start.
+    pub up: bool,
 }
 
-/// `struct trainmaster_job`; see [`Job`].
+/// The used fields of slurm_job_info_t.
 #[repr(C)]
 #[derive(Debug)]
-#[allow(missing_docs)] // see agent.h
+#[allow(missing_docs)] // as in Slurm
 pub struct CJob {
     pub name: *const c_char,
     pub user: *const c_char,
@@ -63,11 +70,13 @@ pub struct CJob {
     pub partition: *const c_char,
     pub comment: *const c_char,
     pub admin_comment: *const c_char,
+    /// The reason of the job's state, in squeue's spelling.
     pub reason: *const c_char,
     pub nodes: *const c_char,
     pub batch_host: *const c_char,
     pub tres: *const c_char,
     pub tres_per_job: *const c_char,
+    /// gres_detail_str.
     pub gres: *const *const c_char,
     pub gres_count: usize,
     pub start: i64,
@@ -75,17 +84,31 @@ pub struct CJob {
     pub state: u32,
     pub priority: u32,
     pub exit: u32,
+    /// For a component of a heterogeneous job: its leader's id. 0 for other jobs.
     pub leader: u32,
+    /// The component's number.
     pub component: u32,
 }
 
-/// `struct trainmaster_order`; see [`Order`].
+/// What is to be done with a job.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CAction {
+    /// slurm_update_job.
+    Update,
+    /// slurm_requeue.
+    Requeue,
+    /// slurm_kill_job: sends SIGTERM, and SIGKILL after KillWait.
+    Cancel,
+}
+
+/// A call of Slurm's API. An update leaves fields with -1 or NULL unchanged.
 #[repr(C)]
 #[derive(Debug)]
-#[allow(missing_docs)] // see agent.h
+#[allow(missing_docs)] // as in Slurm
 pub struct COrder {
     pub job: u32,
-    pub action: u32,
+    pub action: CAction,
     pub min_nodes: i64,
     pub max_nodes: i64,
     pub tasks: i64,
@@ -95,6 +118,7 @@ pub struct COrder {
     pub cpus_per_node: i64,
     pub priority: i64,
     pub begin: i64,
+    /// pn_min_memory as Slurm encodes it, with its flag. 0 leaves the field unchanged.
     pub memory: u64,
     pub tres_per_node: *const c_char,
     pub tres_per_job: *const c_char,
@@ -102,7 +126,7 @@ pub struct COrder {
     pub admin_comment: *const c_char,
 }
 
-/// `trainmaster_agent`: the agent, what it was shown, and what it asks for.
+/// The agent, what it was shown, and what it asks for.
 #[derive(Debug)]
 pub struct Handle {
     folders: Folders,
@@ -191,16 +215,16 @@ unsafe fn owned(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// # Safety
-/// See agent.h.
+/// Reads trainmaster.toml at `config` and restores the journal under `state`. Returns NULL after an error, which it logs.
+/// `log` writes a line to the log; any thread may call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_open(
     config: *const c_char,
     state: *const c_char,
-    write: Option<log::Write>,
+    log: Option<extern "C" fn(is_error: bool, line: *const c_char)>,
 ) -> *mut Handle {
     let opened = catch_unwind(|| {
-        write.into_iter().for_each(log::start);
+        log.into_iter().for_each(log::start);
         // SAFETY: as promised by the caller.
         let (config, state) = unsafe { (owned(config), owned(state)) };
         let folders = Folders { config: PathBuf::from(config), state: PathBuf::from(state) };
@@ -226,8 +250,7 @@ pub unsafe extern "C" fn trainmaster_agent_open(
     opened.unwrap_or(std::ptr::null_mut())
 }
 
-/// # Safety
-/// See agent.h.
+/// Writes what is left, and frees the agent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_close(agent: *mut Handle) {
     if agent.is_null() {
@@ -240,8 +263,7 @@ pub unsafe extern "C" fn trainmaster_agent_close(agent: *mut Handle) {
     }));
 }
 
-/// # Safety
-/// See agent.h.
+/// Returns the milliseconds until the next round, unless the thread is woken earlier.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_wait(agent: *mut Handle) -> i32 {
     // SAFETY: as promised by the caller.
@@ -253,34 +275,38 @@ pub unsafe extern "C" fn trainmaster_agent_wait(agent: *mut Handle) -> i32 {
     if handle.agent.is_none() { TRY_AGAIN.as_millis() as i32 } else { wait }
 }
 
-/// # Safety
-/// See agent.h.
+/// Begins a round. It calls in this order: begin; look, after the plugin has loaded Slurm's data; node, partition and job
+/// for every item of each kind that changed; round; answered for each order; finish.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_begin(agent: *mut Handle) {
     // SAFETY: as promised by the caller.
     unsafe { (*agent).loading = Instant::now() };
 }
 
-/// # Safety
-/// See agent.h.
+/// Says at which Unix time Slurm was looked at, and which kinds of items changed: all of a kind follow.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_look(agent: *mut Handle, at: i64, nodes: u32, partitions: u32, jobs: u32) {
+pub unsafe extern "C" fn trainmaster_agent_look(
+    agent: *mut Handle,
+    now: i64,
+    nodes: bool,
+    partitions: bool,
+    jobs: bool,
+) {
     // SAFETY: as promised by the caller.
     let handle = unsafe { &mut *agent };
-    handle.seen.at = at;
-    if nodes != 0 {
+    handle.seen.at = now;
+    if nodes {
         handle.seen.nodes.clear();
     }
-    if partitions != 0 {
+    if partitions {
         handle.seen.partitions.clear();
     }
-    if jobs != 0 {
+    if jobs {
         handle.seen.jobs.clear();
     }
 }
 
-/// # Safety
-/// See agent.h.
+/// Shows a node.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_node(agent: *mut Handle, node: *const CNode) {
     // SAFETY: as promised by the caller.
@@ -305,8 +331,7 @@ pub unsafe extern "C" fn trainmaster_agent_node(agent: *mut Handle, node: *const
     handle.seen.nodes.push(node);
 }
 
-/// # Safety
-/// See agent.h.
+/// Shows a partition.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_partition(agent: *mut Handle, partition: *const CPartition) {
     // SAFETY: as promised by the caller.
@@ -314,11 +339,10 @@ pub unsafe extern "C" fn trainmaster_agent_partition(agent: *mut Handle, partiti
     // SAFETY: its texts are C strings or NULL.
     let (name, nodes) = unsafe { (owned(partition.name), owned(partition.nodes)) };
     let default_memory = Memory::of(partition.default_memory);
-    handle.seen.partitions.push(Partition { name, nodes, up: partition.up != 0, default_memory });
+    handle.seen.partitions.push(Partition { name, nodes, up: partition.up, default_memory });
 }
 
-/// # Safety
-/// See agent.h.
+/// Shows a job.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_job(agent: *mut Handle, job: *const CJob) {
     // SAFETY: as promised by the caller.
@@ -349,8 +373,7 @@ pub unsafe extern "C" fn trainmaster_agent_job(agent: *mut Handle, job: *const C
     handle.seen.jobs.push(job);
 }
 
-/// # Safety
-/// See agent.h.
+/// Returns the number of orders of this round, and points `orders` to them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_round(agent: *mut Handle, orders: *mut *const COrder) -> usize {
     // SAFETY: as promised by the caller.
@@ -370,7 +393,7 @@ pub unsafe extern "C" fn trainmaster_agent_round(agent: *mut Handle, orders: *mu
 fn told(order: &Order, texts: &mut Vec<CString>) -> COrder {
     let mut told = COrder {
         job: order.id,
-        action: 0,
+        action: CAction::Update,
         min_nodes: -1,
         max_nodes: -1,
         tasks: -1,
@@ -388,8 +411,8 @@ fn told(order: &Order, texts: &mut Vec<CString>) -> COrder {
     };
     let update = match &order.action {
         Action::Update(update) => update,
-        Action::Requeue => return COrder { action: 1, ..told },
-        Action::Cancel => return COrder { action: 2, ..told },
+        Action::Requeue => return COrder { action: CAction::Requeue, ..told },
+        Action::Cancel => return COrder { action: CAction::Cancel, ..told },
     };
     let number = |value: Option<u32>| value.map_or(-1, i64::from);
     // A CString stays where it is when the list that holds it moves.
@@ -416,19 +439,22 @@ fn told(order: &Order, texts: &mut Vec<CString>) -> COrder {
     told
 }
 
-/// # Safety
-/// See agent.h.
+/// Reports what Slurm answered to an order: `error` is 0, or Slurm's error number with its text in `words`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_answered(agent: *mut Handle, order: usize, code: u32, words: *const c_char) {
+pub unsafe extern "C" fn trainmaster_agent_answered(
+    agent: *mut Handle,
+    order: usize,
+    error: u32,
+    words: *const c_char,
+) {
     // SAFETY: as promised by the caller.
     let (handle, words) = unsafe { (&mut *agent, owned(words)) };
     let Some(order) = handle.orders.get(order).cloned() else { return };
-    let answer = if code == 0 { Ok(()) } else { Err(SlurmError { code, text: words }) };
+    let answer = if error == 0 { Ok(()) } else { Err(SlurmError { code: error, text: words }) };
     handle.guarded(|agent, _| agent.answered(&order, answer));
 }
 
-/// # Safety
-/// See agent.h.
+/// Ends the round.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_finish(agent: *mut Handle) {
     // SAFETY: as promised by the caller.

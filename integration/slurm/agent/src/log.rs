@@ -9,8 +9,8 @@ use std::{
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Writes one line; 1 = error, 0 = information.
-pub(crate) type Write = extern "C" fn(is_error: u32, line: *const c_char);
+/// Writes one line.
+pub(crate) type Write = extern "C" fn(is_error: bool, line: *const c_char);
 
 static WRITE: OnceLock<Write> = OnceLock::new();
 
@@ -36,7 +36,7 @@ fn line(is_error: bool, text: &str) {
     let Some(write) = WRITE.get() else { return };
     for text in text.lines().filter(|text| !text.is_empty()) {
         if let Ok(text) = CString::new(text.replace('\0', " ")) {
-            write(u32::from(is_error), text.as_ptr());
+            write(is_error, text.as_ptr());
         }
     }
 }

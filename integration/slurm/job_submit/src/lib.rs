@@ -1,9 +1,12 @@
-//! The Rust part of `job_submit/trainmaster`: recognises, checks and holds jobs.
+//! Interface between the plugin job_submit/trainmaster and its static library, which recognises, checks and holds jobs.
+//! submission.h is made from src/lib.rs.
 //!
-//! `submission.h` declares the same interface for the plugin. No panic leaves this library. A caught panic becomes a
-//! message, and the job is refused, because its comment may contain anything.
+//! Texts end with a zero byte and may be NULL. The library keeps no pointer after a call. `message` has `room` bytes. No
+//! panic leaves the library: a caught one becomes a message, and the job is refused, because its comment may contain
+//! anything.
 
 #![allow(unsafe_code)] // a C ABI
+#![allow(clippy::missing_safety_doc)] // above, once for all functions
 
 use std::{
     any::Any,
@@ -22,9 +25,14 @@ use trainmaster_adapters::slurm::{
     submit::{Leader, Submission, submit, submit_servers},
 };
 
-const COMMENT: usize = 1025;
-const TRES: usize = 256;
-const ENVIRONMENT: usize = 1024;
+/// Bytes of a held job's comment.
+pub const TRAINMASTER_COMMENT: usize = 1025;
+/// Bytes of its generic resources.
+pub const TRAINMASTER_TRES: usize = 256;
+/// Bytes of its environment.
+pub const TRAINMASTER_ENVIRONMENT: usize = 1024;
+/// Bytes that suffice for a message.
+pub const TRAINMASTER_MESSAGE: usize = 2048;
 
 /// The configuration for submissions. slurmctld holds its locks meanwhile, so no file is read here.
 static CONFIG: Mutex<Option<Config>> = Mutex::new(None);
@@ -74,10 +82,10 @@ thread_local! {
     static LEADER: RefCell<Option<Leader>> = const { RefCell::new(None) };
 }
 
-/// `struct trainmaster_submission`.
+/// A submitted job. Unset numbers are -1; an unset begin is 0.
 #[repr(C)]
 #[derive(Debug)]
-#[allow(missing_docs)] // see submission.h
+#[allow(missing_docs)] // as in Slurm
 pub struct CSubmission {
     pub name: *const c_char,
     pub comment: *const c_char,
@@ -87,8 +95,11 @@ pub struct CSubmission {
     pub tres_per_node: *const c_char,
     pub tres_per_task: *const c_char,
     pub tres_per_job: *const c_char,
+    /// An option that is not allowed for Trainmaster's jobs. NULL if there is none.
     pub unsupported_option: *const c_char,
+    /// Its value.
     pub unsupported_value: *const c_char,
+    /// The number of a heterogeneous job's component. The components come in order, one after the other on one thread.
     pub component: i64,
     pub begin: i64,
     pub requeue: i64,
@@ -97,22 +108,24 @@ pub struct CSubmission {
     pub tasks: i64,
     pub tasks_per_node: i64,
     pub cpus_per_task: i64,
+    /// pn_min_memory as Slurm encodes it, with its flag.
     pub memory: u64,
 }
 
-/// `struct trainmaster_held`.
+/// The changed fields of a held job. An empty text deletes the field.
 #[repr(C)]
 #[derive(Debug)]
-#[allow(missing_docs)] // see submission.h
+#[allow(missing_docs)] // as in Slurm
 pub struct CHeld {
     pub begin: i64,
-    pub comment: [c_char; COMMENT],
-    pub tres_per_node: [c_char; TRES],
-    pub tres_per_job: [c_char; TRES],
-    pub environment: [c_char; ENVIRONMENT],
+    pub comment: [c_char; TRAINMASTER_COMMENT],
+    pub tres_per_node: [c_char; TRAINMASTER_TRES],
+    pub tres_per_job: [c_char; TRAINMASTER_TRES],
+    /// name \0 value \0 ... \0
+    pub environment: [c_char; TRAINMASTER_ENVIRONMENT],
 }
 
-/// `enum trainmaster_outcome`.
+/// What becomes of a submitted job.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -126,10 +139,8 @@ pub enum Outcome {
     Failed = 3,
 }
 
-/// Reads the plugin's configuration; see submission.h.
-///
-/// # Safety
-/// `path` is a C string, `message` has `room` bytes.
+/// Reads the table [slurm] of this file, if the file exists. Returns 0, or -1 with a message. Called once, before any
+/// other function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_configure(path: *const c_char, message: *mut c_char, room: usize) -> i32 {
     let read = || {
@@ -145,10 +156,8 @@ pub unsafe extern "C" fn trainmaster_configure(path: *const c_char, message: *mu
     unsafe { told(read, message, room) }
 }
 
-/// Reads the configuration again if it changed; see submission.h.
-///
-/// # Safety
-/// `message` has `room` bytes.
+/// Reads the file again if it has changed. Never called with slurmctld's locks held. Returns 0, or -1 with a message; the
+/// previous configuration stays in force then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_look(message: *mut c_char, room: usize) -> i32 {
     let look = || match locked(&WATCHED).as_mut().and_then(Watched::changed) {
@@ -186,10 +195,8 @@ fn configure(path: &Path) -> Result<Config, String> {
     }
 }
 
-/// Whether a job is for Trainmaster; see submission.h.
-///
-/// # Safety
-/// Both are C strings or NULL.
+/// Returns whether a job belongs to Trainmaster. Called for every job, before all other checks, so that it has to be
+/// cheap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_is_ours(comment: *const c_char, script: *const c_char, component: i64) -> bool {
     let look = || {
@@ -204,10 +211,7 @@ pub unsafe extern "C" fn trainmaster_is_ours(comment: *const c_char, script: *co
     catch_unwind(AssertUnwindSafe(look)).unwrap_or(true)
 }
 
-/// Whether an owner may not set this comment; see submission.h.
-///
-/// # Safety
-/// A C string or NULL.
+/// Returns whether a comment has, or might have, a form that only Trainmaster may set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_is_reserved(comment: *const c_char) -> bool {
     // SAFETY: required by this function's contract.
@@ -215,10 +219,7 @@ pub unsafe extern "C" fn trainmaster_is_reserved(comment: *const c_char) -> bool
     catch_unwind(AssertUnwindSafe(look)).unwrap_or(true)
 }
 
-/// Checks and holds a job; see submission.h.
-///
-/// # Safety
-/// Texts are C strings or NULL, `random` has 16 bytes, `message` has `room` bytes, `held` is writable.
+/// Checks and holds a job. `random` has 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_submit(
     job: *const CSubmission,
@@ -249,10 +250,10 @@ pub unsafe extern "C" fn trainmaster_submit(
         environment.extend(accepted.environment);
         let environment: String = environment.iter().map(|(name, value)| format!("{name}\0{value}\0")).collect();
         for (name, text, room) in [
-            ("comment", &accepted.comment, COMMENT),
-            ("--gres", &accepted.tres_per_node, TRES),
-            ("--gpus", &accepted.tres_per_job, TRES),
-            ("environment", &environment, ENVIRONMENT - 1),
+            ("comment", &accepted.comment, TRAINMASTER_COMMENT),
+            ("--gres", &accepted.tres_per_node, TRAINMASTER_TRES),
+            ("--gpus", &accepted.tres_per_job, TRAINMASTER_TRES),
+            ("environment", &environment, TRAINMASTER_ENVIRONMENT - 1),
         ] {
             if text.len() >= room {
                 return Err(format!("{name}: {} bytes must be fewer than {room}", text.len()));
@@ -261,10 +262,10 @@ pub unsafe extern "C" fn trainmaster_submit(
         // SAFETY: required by this function's contract; the lengths of the texts were checked.
         unsafe {
             (*held).begin = accepted.begin;
-            put(&accepted.comment, (&raw mut (*held).comment).cast(), COMMENT);
-            put(&accepted.tres_per_node, (&raw mut (*held).tres_per_node).cast(), TRES);
-            put(&accepted.tres_per_job, (&raw mut (*held).tres_per_job).cast(), TRES);
-            put(&environment, (&raw mut (*held).environment).cast(), ENVIRONMENT);
+            put(&accepted.comment, (&raw mut (*held).comment).cast(), TRAINMASTER_COMMENT);
+            put(&accepted.tres_per_node, (&raw mut (*held).tres_per_node).cast(), TRAINMASTER_TRES);
+            put(&accepted.tres_per_job, (&raw mut (*held).tres_per_job).cast(), TRAINMASTER_TRES);
+            put(&environment, (&raw mut (*held).environment).cast(), TRAINMASTER_ENVIRONMENT);
         }
         Ok(true)
     };
@@ -398,10 +399,10 @@ mod tests {
     fn call(job: &CSubmission) -> (Outcome, String, CHeld) {
         let empty = CHeld {
             begin: 0,
-            comment: [0; COMMENT],
-            tres_per_node: [0; TRES],
-            tres_per_job: [0; TRES],
-            environment: [0; ENVIRONMENT],
+            comment: [0; TRAINMASTER_COMMENT],
+            tres_per_node: [0; TRAINMASTER_TRES],
+            tres_per_job: [0; TRAINMASTER_TRES],
+            environment: [0; TRAINMASTER_ENVIRONMENT],
         };
         let (mut held, mut message) = (empty, [0; 200]);
         // SAFETY: all pointers are to the values above.
