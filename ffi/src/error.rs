@@ -1,7 +1,8 @@
 //! Errors, as numbers and texts.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 
+use libc::c_char;
 use trainmaster_core::{
     EventError, JobFileError, SettingsError,
     fit::FitError,

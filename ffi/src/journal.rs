@@ -1,8 +1,7 @@
 //! The journal: records that the caller stores, and a scheduler restored from them. Also the engine's memo and the
 //! digest.
 
-use std::ffi::c_void;
-
+use libc::c_void;
 use trainmaster_core::{Scheduler, journal};
 
 use crate::{

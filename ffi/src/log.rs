@@ -1,6 +1,6 @@
 //! Log messages of a scheduler for its caller.
 
-use std::ffi::c_void;
+use libc::c_void;
 
 use crate::{
     guard,

@@ -1,9 +1,8 @@
 //! Output for C: handles, results with all data that they point to, and calls of C's callbacks.
 
-use std::{
-    any::Any,
-    ffi::{CString, c_char, c_void},
-};
+use std::{any::Any, ffi::CString};
+
+use libc::{c_char, c_void};
 
 use crate::{borrow, error::Failure, text::trainmaster_string};
 
@@ -86,7 +85,7 @@ pub type trainmaster_log_writer = Option<unsafe extern "C" fn(user: *mut c_void,
 /// The log of a caller.
 #[derive(Clone, Copy)]
 pub(crate) struct Log {
-    pub(crate) write: unsafe extern "C" fn(*mut c_void, u32, *const std::ffi::c_char),
+    pub(crate) write: unsafe extern "C" fn(*mut c_void, u32, *const c_char),
     pub(crate) user: *mut c_void,
 }
 

@@ -1,7 +1,8 @@
 //! Status of a scheduler, its jobs and its servers, and the library's version.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 
+use libc::c_char;
 use trainmaster_core::{Job, JobId, Mode, Scheduler, Server, Shape, State, Time, engines, job::Phase};
 
 use crate::{

@@ -1,6 +1,6 @@
 //! Texts, and buffers for messages.
 
-use std::ffi::c_char;
+use libc::c_char;
 
 use crate::borrow::plain;
 

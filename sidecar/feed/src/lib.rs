@@ -5,6 +5,7 @@
 //! addresses and watchers. It needs no daemon: any Tokio runtime can serve it, on a port with the access check
 //! [`JobKeeper`].
 
+mod callers;
 mod host;
 mod keeper;
 mod kept;
@@ -16,12 +17,13 @@ mod token;
 mod watch;
 
 pub use self::{
+    callers::FeedCaller,
     host::{Acknowledgement, FeedHost, Unavailable},
     keeper::JobKeeper,
     kept::Kept,
     limits::Limits,
     metrics::FeedMetrics,
-    registry::{Feed, FeedCaller, JobAssignment, Standing},
+    registry::{Feed, JobAssignment, Standing},
     service::{AskFirst, FeedService},
     token::{Token, hash_of},
 };

@@ -17,8 +17,8 @@ use trainmaster_proto::{EncodedAssignment, SharedAssignment, role_from_wire, rol
 
 use crate::{
     FeedMetrics, Kept,
+    callers::{Callers, FeedCaller},
     limits::{Bucket, Limits},
-    token::hash_of,
 };
 
 /// The desired state of a job's programs.
@@ -118,22 +118,19 @@ struct Tenant {
 struct Tables {
     jobs: HashMap<JobId, Entry>,
     tenants: HashMap<String, Tenant>,
-    /// Jobs by token. Two jobs share a token only if their host gave it to both.
-    tokens: HashMap<[u8; 32], Vec<JobId>>,
-    /// Number of jobs without a token.
-    tokenless: usize,
     /// Names of active jobs.
     names: HashMap<String, JobId>,
     /// Ended jobs, with a counter as their time.
     over: Kept<(u64, JobId)>,
     ended: u64,
     streams: u64,
-    closed: bool,
 }
 
 #[derive(Debug)]
 struct Shared {
     tables: Mutex<Tables>,
+    /// Looked up for each call, also while a large assignment is published under the other tables' lock.
+    callers: Callers,
     limits: Limits,
     metrics: FeedMetrics,
 }
@@ -141,19 +138,6 @@ struct Shared {
 /// The host's handle, which sets the assignments of jobs. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Feed(Arc<Shared>);
-
-/// The job of a calling training program, identified by its token alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FeedCaller {
-    /// Hash of the token. None: the call is for a job without a token.
-    pub(crate) token: Option<[u8; 32]>,
-    /// The job.
-    pub job: Option<JobId>,
-    /// Owner of the job.
-    pub tenant: String,
-    /// Maximum number of slots of the job so far.
-    pub slots: usize,
-}
 
 /// Reports that wait for the disk. Dropped when they are written.
 #[derive(Debug)]
@@ -170,15 +154,12 @@ impl Feed {
         let tables = Tables {
             jobs: HashMap::new(),
             tenants: HashMap::new(),
-            tokens: HashMap::new(),
-            tokenless: 0,
             names: HashMap::new(),
             over: Kept::new(limits.ended_jobs),
             ended: 0,
             streams: 0,
-            closed: false,
         };
-        Self(Arc::new(Shared { tables: Mutex::new(tables), limits, metrics }))
+        Self(Arc::new(Shared { tables: Mutex::new(tables), callers: Callers::default(), limits, metrics }))
     }
 
     /// The limits.
@@ -200,29 +181,22 @@ impl Feed {
     /// # Errors
     /// UNAUTHENTICATED: there is no token, or no job has this one. UNAVAILABLE: the feed stops.
     pub fn caller(&self, token: Option<&str>) -> Result<FeedCaller, Status> {
-        let tables = self.tables();
-        let refuse = |problem: &str| {
-            if tables.closed {
-                return Status::unavailable("the feed is stopping; come back later");
+        self.0.callers.find(token).map_err(|problem| {
+            if self.0.callers.is_closed() {
+                return self.stopping();
             }
             self.0.metrics.refused.with_label_values(&["token"]).inc();
             Status::unauthenticated(problem)
-        };
-        let Some(token) = token.map(hash_of) else {
-            let nobody = FeedCaller { token: None, job: None, tenant: String::new(), slots: 0 };
-            let missing = "no token: send the job's as metadata \"authorization: Bearer <token>\"";
-            return if tables.tokenless > 0 { Ok(nobody) } else { Err(refuse(missing)) };
-        };
-        let job = tables.tokens.get(&token).and_then(|jobs| jobs.last()).copied();
-        let job = job.ok_or_else(|| refuse("no job has this token, or it ended long ago"))?;
-        let entry = &tables.jobs[&job];
-        let (tenant, slots) = (entry.given.tenant.clone(), entry.most_slots);
-        Ok(FeedCaller { token: Some(token), job: Some(job), tenant, slots })
+        })
+    }
+
+    fn stopping(&self) -> Status {
+        Status::unavailable("the feed is stopping; come back later")
     }
 
     /// Sets the assignment of a job. Watchers receive relevant changes.
     pub fn set(&self, job: JobId, mut given: JobAssignment) {
-        let limits = &self.0.limits;
+        let (limits, callers) = (&self.0.limits, &self.0.callers);
         let mut guard = self.tables();
         let tables = &mut *guard;
         let over = given.standing == Standing::Over;
@@ -234,7 +208,7 @@ impl Feed {
                 tables.ended += 1;
                 let gone = tables.over.insert(&given.cluster, &given.tenant, (tables.ended, job));
                 for (_, forgotten) in &gone {
-                    tables.forget(*forgotten);
+                    tables.forget(*forgotten, callers);
                 }
                 if gone.iter().any(|(_, forgotten)| *forgotten == job) {
                     return;
@@ -243,7 +217,7 @@ impl Feed {
         } else {
             tables.names.insert(given.name.clone(), job);
         }
-        tables.count(job, &given, limits);
+        tables.count(job, &given, limits, callers);
         let entry = tables.jobs.entry(job).or_insert_with(|| Entry {
             given: JobAssignment::default(),
             addresses: BTreeMap::new(),
@@ -256,7 +230,10 @@ impl Feed {
             stale: false,
             turn: Arc::new(Semaphore::new(1)),
         });
-        entry.most_slots = entry.most_slots.max(given.slots.len());
+        if given.slots.len() > entry.most_slots {
+            entry.most_slots = given.slots.len();
+            callers.grown(job, given.token_hash, entry.most_slots);
+        }
         if entry.given.incarnation == given.incarnation {
             // More reports may have been accepted since the host's last look.
             for (slot, seq) in &entry.given.accepted {
@@ -271,15 +248,15 @@ impl Feed {
     /// Ends all streams, because the host stops. Programs continue, and reconnect to the next host.
     pub fn close(&self) {
         let mut tables = self.tables();
-        tables.closed = true;
+        self.0.callers.close();
         tables.jobs.clear();
-        (tables.tenants, tables.tokens, tables.tokenless) = Default::default();
+        tables.tenants.clear();
     }
 
     /// The error for an unknown job.
     pub(crate) fn absence(&self, job: &str) -> Status {
-        if self.tables().closed {
-            return Status::unavailable("the feed is stopping; come back later");
+        if self.0.callers.is_closed() {
+            return self.stopping();
         }
         let name: String = job.chars().take(128).collect();
         Status::not_found(format!("there is no job {name:?}, or it ended long ago"))
@@ -435,19 +412,18 @@ impl Feed {
 }
 
 impl Tables {
-    /// Updates tokens and tenants to a job's new assignment.
-    fn count(&mut self, job: JobId, given: &JobAssignment, limits: &Limits) {
+    /// Updates callers and tenants to a job's new assignment.
+    fn count(&mut self, job: JobId, given: &JobAssignment, limits: &Limits, callers: &Callers) {
         let before = self.jobs.get(&job).map(|entry| (entry.given.token_hash, entry.given.tenant.clone()));
         if before.as_ref().is_some_and(|(token, tenant)| *token == given.token_hash && *tenant == given.tenant) {
             return;
         }
         if let Some((token, tenant)) = before {
-            self.discount(job, token, &tenant);
+            callers.remove(job, token);
+            self.leave(&tenant);
         }
-        match given.token_hash {
-            Some(token) => self.tokens.entry(token).or_default().push(job),
-            None => self.tokenless += 1,
-        }
+        let slots = self.jobs.get(&job).map_or(0, |entry| entry.most_slots);
+        callers.add(job, given.token_hash, &given.tenant, slots);
         let new = || Tenant {
             bytes: Bucket::full(limits.tenant_bytes()),
             waiting: 0,
@@ -458,17 +434,8 @@ impl Tables {
         self.tenants.entry(given.tenant.clone()).or_insert_with(new).jobs += 1;
     }
 
-    fn discount(&mut self, job: JobId, token: Option<[u8; 32]>, tenant: &str) {
-        match token {
-            None => self.tokenless -= 1,
-            Some(token) => {
-                let jobs = self.tokens.get_mut(&token).expect("it was counted");
-                jobs.retain(|other| *other != job);
-                if jobs.is_empty() {
-                    self.tokens.remove(&token);
-                }
-            }
-        }
+    /// A tenant has one job less.
+    fn leave(&mut self, tenant: &str) {
         let of = self.tenants.get_mut(tenant).expect("it was counted");
         of.jobs -= 1;
         if of.jobs == 0 {
@@ -476,9 +443,10 @@ impl Tables {
         }
     }
 
-    fn forget(&mut self, job: JobId) {
+    fn forget(&mut self, job: JobId, callers: &Callers) {
         if let Some(entry) = self.jobs.remove(&job) {
-            self.discount(job, entry.given.token_hash, &entry.given.tenant);
+            callers.remove(job, entry.given.token_hash);
+            self.leave(&entry.given.tenant);
         }
     }
 }

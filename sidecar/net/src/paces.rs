@@ -1,11 +1,11 @@
 //! Rate limits of callers.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use dashmap::DashMap;
 use tonic::Status;
 
 /// Number of callers whose rate is remembered. Beyond it, callers without recent calls are forgotten.
@@ -23,7 +23,7 @@ pub struct Rate {
 
 /// Remaining calls by caller.
 #[derive(Debug, Default)]
-pub struct Paces(Mutex<HashMap<Arc<str>, Pace>>);
+pub struct Paces(DashMap<Arc<str>, Pace>);
 
 #[derive(Debug)]
 struct Pace {
@@ -38,12 +38,10 @@ impl Paces {
     /// The limit is reached.
     pub fn take(&self, key: &Arc<str>, Rate { second, burst }: Rate) -> Result<(), Status> {
         let now = Instant::now();
-        // Each change leaves it consistent.
-        let mut paces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if paces.len() >= REMEMBERED && !paces.contains_key(key) {
-            paces.retain(|_, pace| now.duration_since(pace.seen) < LONG);
+        if !self.0.contains_key(key) && self.0.len() >= REMEMBERED {
+            self.0.retain(|_, pace| now.duration_since(pace.seen) < LONG);
         }
-        let pace = paces.entry(key.clone()).or_insert(Pace { left: burst, seen: now });
+        let mut pace = self.0.entry(key.clone()).or_insert(Pace { left: burst, seen: now });
         pace.left = (pace.left + now.duration_since(pace.seen).as_secs_f64() * second).min(burst);
         pace.seen = now;
         if pace.left < 1.0 {
