@@ -40,7 +40,6 @@ attacks: ## measure five times how one job, tenant or stranger can harm others; 
 	cargo build --release --locked -p trainmaster --bin trainmaster --example attacks
 	ROUNDS=$${ROUNDS:-5} target/release/examples/attacks target/release/trainmaster $(OLDER)
 
-experiments: ## generate docs/experiments.md: the papers' experiments on virtual clusters
+experiments: ## run the commands in docs/experiments.md and write its tables; ONLY="BEGINNING OF A SECTION"
 	cargo build --release --locked -p trainmaster --bin trainmaster --example experiments
-	target/release/examples/experiments > target/experiments.md
-	mv target/experiments.md docs/experiments.md
+	target/release/examples/experiments $(if $(ONLY),"$(ONLY)")
