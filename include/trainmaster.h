@@ -16,29 +16,31 @@
 // ffi/examples/first.c is a whole program. The library does no I/O, has no clock, starts no thread: the same events
 // give the same decisions, byte by byte, and the time is what you say it is.
 //
-// Results. Functions that can fail return a number, TRAINMASTER_OK (0) or one of enum trainmaster_error; "Errors" at
-// a function lists those it may return, without "TRAINMASTER_ERROR_". Unless it says otherwise, a function that fails
-// has done nothing and written no output but the message. `message` may be NULL everywhere; else it gets the words: what
-// is wrong, its value, and what is allowed. A bug in the library (a panic) never leaves it: it comes back as
+// Results. Functions that can fail return a number, TRAINMASTER_OK (0) or one of enum trainmaster_error; "Errors" at a
+// function lists those it may return, without "TRAINMASTER_ERROR_". Unless it says otherwise, a function that fails has
+// done nothing and written no output but the message. `message` may be NULL everywhere; else it gets the words: what is
+// wrong, its value, and what is allowed. A bug in the library (a panic) never leaves it: it comes back as
 // TRAINMASTER_ERROR_PANIC. Running out of memory ends the process.
 //
-// Structs that you fill in: set all of it to zero, `size` to sizeof, then what you know. New fields come at the end, and zero
-// means that they aren't used: a program works with a newer library as it is, and with an older one as long as it uses
-// nothing that one doesn't know (else: TRAINMASTER_ERROR_SIZE). Structs that say "Never grows" have no size.
+// Structs that you fill in: set all of it to zero, `size` to sizeof, then what you know. New fields come at the end,
+// and zero means that they aren't used: a program works with a newer library as it is, and with an older one as long as
+// it uses nothing that one doesn't know (else: TRAINMASTER_ERROR_SIZE). Structs that say "Never grows" have no size.
 //
-// Arrays are a pointer, a count, and a stride: the bytes from one element to the next. In arguments that is sizeof of the
-// element; in results it may be more than sizeof in your header, so step by it (TRAINMASTER_AT). Choices in structs are
-// uint32_t, so that C and C++ agree on their size; the enums name their values.
+// Arrays are a pointer, a count, and a stride: the bytes from one element to the next. In arguments that is sizeof of
+// the element; in results it may be more than sizeof in your header, so step by it (TRAINMASTER_AT). Choices in structs
+// are uint32_t, so that C and C++ agree on their size; the enums name their values.
 //
-// Time. Durations are in milliseconds, times in milliseconds since an origin that you choose once, from 0 to 10^15. `at` is the
-// time now; it never goes back: events before the last one are refused, in other calls the last one's time counts instead.
+// Time. Durations are in milliseconds, times in milliseconds since an origin that you choose once, from 0 to 10^15.
+// `at` is the time now; it never goes back: events before the last one are refused, in other calls the last one's time
+// counts instead.
 //
-// Ownership. What you pass is read during the call and never kept, but for a log's `user`. What you are handed (the output's
-// comment says "yours") you free, each with its own function, once; what it points to goes with it.
+// Ownership. What you pass is read during the call and never kept, but for a log's `user`. What you are handed (the
+// output's comment says "yours") you free, each with its own function, once; what it points to goes with it.
 //
-// Threads. A scheduler and a ticket are used by one thread at a time, whichever; a second one, or a callback that calls back
-// in, gets TRAINMASTER_ERROR_BUSY and nothing happens. A ticket runs on any thread while its scheduler is used. Results don't
-// change and are read by any thread. There is no other shared state. Handles must not be used in the child of a fork().
+// Threads. A scheduler and a ticket are used by one thread at a time, whichever; a second one, or a callback that calls
+// back in, gets TRAINMASTER_ERROR_BUSY and nothing happens. A ticket runs on any thread while its scheduler is used.
+// Results don't change and are read by any thread. There is no other shared state. Handles must not be used in the
+// child of a fork().
 //
 // To link the archive: -ltrainmaster -lpthread -ldl -lm. A plugin that contains it should hide its symbols:
 // -Wl,--exclude-libs,ALL -Wl,-Bsymbolic -Wl,-z,nodelete.
@@ -51,7 +53,8 @@
 #include <string.h>
 
 // The element of an array in a result: TRAINMASTER_AT(struct trainmaster_slot, slots.data, slots.stride, index).
-#define TRAINMASTER_AT(type, data, stride, index) ((const type *)(const void *)((const char *)(data) + (size_t)(index) * (size_t)(stride)))
+#define TRAINMASTER_AT(type, data, stride, index) \
+    ((const type *)(const void *)((const char *)(data) + (size_t)(index) * (size_t)(stride)))
 
 
 // Version of the ABI in this header. It increases with each addition. Existing functions, numbers and fields of

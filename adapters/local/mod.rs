@@ -139,7 +139,10 @@ impl Default for Retention {
 #[derive(Debug, Error)]
 pub enum LocalError {
     /// Another adapter uses the folder.
-    #[error("state folder {path} belongs to a running adapter; give each adapter a folder of its own", path = path.display())]
+    #[error(
+        "state folder {path} belongs to a running adapter; give each adapter a folder of its own",
+        path = path.display(),
+    )]
     Locked {
         /// The folder.
         path: PathBuf,

@@ -69,7 +69,8 @@ fn ask(state: &Path, request: &Value) -> Result<Value> {
     let socket = state.join("trainmaster/control");
     let connected = UnixStream::connect(&socket).with_context(|| {
         format!(
-            "{}: the agent doesn't answer; it runs inside slurmctld (SlurmctldPlugstack=trainmaster), on the controller's \
+            "{}: the agent doesn't answer; it runs inside slurmctld (SlurmctldPlugstack=trainmaster), on the \
+             controller's \
              machine, for its user",
             socket.display()
         )
@@ -161,12 +162,15 @@ mod tests {
         let status = status(&json!({
             "mode": "active", "engine": "optimus", "servers": 6, "decisions": 9, "decision_ms": 0.125,
             "slowest_decision_ms": 1.0, "load_ms": 2.5, "orders": 4, "order_ms": 1.5, "refusals": 0, "problem": null,
-            "jobs": [{"id": 7, "name": "resnet-7", "planned": "4w+2p", "observed": "0w+0p", "epoch": 0.0, "reason": "waits"}],
+            "jobs": [{
+                "id": 7, "name": "resnet-7", "planned": "4w+2p", "observed": "0w+0p", "epoch": 0.0, "reason": "waits",
+            }],
         }));
         assert!(status.contains("the last in 0.13 ms") || status.contains("the last in 0.12 ms"), "{status}");
         assert!(status.ends_with("7    resnet-7  4w+2p    0w+0p  0.0    waits"), "{status}");
         let text = explanation(&json!({
-            "id": 7, "name": "resnet-7", "findings": [{"blocks": true, "text": "needs 2"}, {"blocks": false, "text": "ok"}],
+            "id": 7, "name": "resnet-7",
+            "findings": [{"blocks": true, "text": "needs 2"}, {"blocks": false, "text": "ok"}],
         }));
         assert_eq!(text, "job 7 (resnet-7)\n! needs 2\n  ok");
     }

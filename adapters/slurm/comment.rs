@@ -438,7 +438,11 @@ mod tests {
             token in any::<[u8; 32]>(),
             begin in 0_i64..1 << 40,
             numbers in any::<[u32; 5]>(),
-            memory in prop_oneof![Just(Memory::Unset), (1_u64..1 << 40).prop_map(Memory::PerNode), (1_u64..1 << 40).prop_map(Memory::PerCpu)],
+            memory in prop_oneof![
+                Just(Memory::Unset),
+                (1_u64..1 << 40).prop_map(Memory::PerNode),
+                (1_u64..1 << 40).prop_map(Memory::PerCpu),
+            ],
             gpus in "(gres:gpu(:[a-z0-9]{1,5})?:[1-9])?|[a-z;@=/%]{0,12}",
             note in ".{0,30}",
         ) {
@@ -457,8 +461,11 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_is_written_says_whose_token_it_is(parts in prop::collection::vec("[a-z.]{1,4}( ?=|;|@|token|asked|note|\"|'|%3B){0,6}", 1..6)) {
-            let line = format!("#TRAINMASTER labels.x = {};@token={};@begin=0;@asked=0/0/1/0/1/0//;@note=", parts.concat(), "ab".repeat(32));
+        fn nothing_that_is_written_says_whose_token_it_is(
+            parts in prop::collection::vec("[a-z.]{1,4}( ?=|;|@|token|asked|note|\"|'|%3B){0,6}", 1..6),
+        ) {
+            let line = format!("#TRAINMASTER labels.x = \
+                {};@token={};@begin=0;@asked=0/0/1/0/1/0//;@note=", parts.concat(), "ab".repeat(32));
             let Ok(pairs) = written("", &line) else { return Ok(()) };
             let tag = Tag { pairs, token: [7; 32], ..Tag::default() };
             prop_assert_eq!(Tag::read(&tag.to_string()), Some(tag));
@@ -466,7 +473,8 @@ mod tests {
 
         #[test]
         fn no_text_is_too_strange(comment in ".{0,200}", script in ".{0,200}") {
-            let _ = (is_ours(&comment, &script), written(&comment, &script), Tag::read(&comment), Given::read(&comment));
+            let _ = (is_ours(&comment, &script), written(&comment, &script));
+            let _ = (Tag::read(&comment), Given::read(&comment));
             let ours = format!("trainmaster;{comment}");
             let _ = (Tag::read(&ours), Part::read(&ours), Given::read(&ours));
             if let Ok(pairs) = written(&ours, &script) {
@@ -477,7 +485,10 @@ mod tests {
         #[test]
         fn what_was_given_reads_back(
             job: u64, decision: u64, incarnation: u32, revision: u32,
-            slots in prop::collection::btree_set((0..4_u8, any::<bool>(), prop_oneof![0..12_u32, Just(u32::MAX)]), 0..40),
+            slots in prop::collection::btree_set(
+                (0..4_u8, any::<bool>(), prop_oneof![0..12_u32, Just(u32::MAX)]),
+                0..40,
+            ),
         ) {
             let slot = |(node, worker, index)| ObservedSlot {
                 role: if worker { Role::Worker } else { Role::Server },

@@ -186,7 +186,8 @@ fn environment(spec: &JobSpec, pairs: &Pairs, apart: bool) -> Vec<(&'static str,
 pub(crate) fn two_partitions(workers: &str, servers: &str) -> String {
     let name = |name: &str| if name.is_empty() { "Slurm's default".to_owned() } else { format!("{name:?}") };
     format!(
-        "--partition: {} for the workers and {} for the parameter servers must be the same; name it for both components",
+        "--partition: {} for the workers and {} for the parameter servers must be the same; name it for both \
+         components",
         name(workers),
         name(servers)
     )

@@ -324,7 +324,8 @@ mod tests {
 
     #[test]
     fn a_rejection_says_why() {
-        const NO: &str = r#"{"RemoteException": {"exception": "BadRequestException", "message": "Refused by Trainmaster: too dear"}}"#;
+        const NO: &str = r#"{"RemoteException": {
+            "exception": "BadRequestException", "message": "Refused by Trainmaster: too dear"}}"#;
         let (config, _asked) = manager(&[NEW, ("400 Bad Request", NO)]);
         assert_eq!(
             submit(&config, "alice", JOB, &nowhere()).unwrap_err().to_string(),

@@ -172,7 +172,8 @@ fn with_plug_ins<'a>(config: &Config, own: Option<&str>, setting: &impl Fn(&'a s
 fn without_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) -> Vec<Check> {
     let there: Vec<_> = PLUG_INS.into_iter().filter(|(name, class)| has_class(setting(name), class)).collect();
     let plug_ins = if there.is_empty() {
-        let detail = "there are none, as api = \"rest\" says: where containers are is the ApplicationMasters' to ask for, \
+        let detail = "there are none, as api = \"rest\" says: where containers are is the ApplicationMasters' to ask \
+            for, \
                       and nobody enforces it";
         Check::new("plug-ins", Verdict::Good, detail.into())
     } else {
@@ -220,7 +221,8 @@ fn rights<'a>(setting: &impl Fn(&'a str) -> &'a str) -> Check {
         return Check::new("rights", Verdict::Good, format!("{user:?} is in {ADMINS}"));
     }
     let detail = format!(
-        "{ADMINS} = {admins:?} doesn't name {user:?}: without the right to administer their queues, others' applications \
+        "{ADMINS} = {admins:?} doesn't name {user:?}: without the right to administer their queues, others' \
+         applications \
          are neither killed nor moved, and keep their priorities"
     );
     Check::new("rights", Verdict::Doubtful, detail)

@@ -380,9 +380,11 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    const NODE: &str = r#"{"rack": "/default-rack", "state": "RUNNING", "id": "h:1", "nodeHostName": "h", "version": "3.5.0",
+    const NODE: &str = r#"{"rack": "/default-rack", "state": "RUNNING", "id": "h:1", "nodeHostName": "h",
+        "version": "3.5.0",
         "usedMemoryMB": 256, "nodeLabels": ["fast"],
-        "nodeAttributesInfo": {"nodeAttributeInfo": [{"prefix": "rm.yarn.io", "name": "rack", "type": "STRING", "value": "r1"}]},
+        "nodeAttributesInfo": {"nodeAttributeInfo": [
+            {"prefix": "rm.yarn.io", "name": "rack", "type": "STRING", "value": "r1"}]},
         "usedResource": {"memory": 256, "vCores": 1, "resourceInformations": {"resourceInformation": [
             {"name": "memory-mb", "units": "Mi", "value": 256}, {"name": "yarn.io/gpu", "units": "", "value": 1}]}},
         "totalResource": {"memory": 2048, "vCores": 8, "resourceInformations": {"resourceInformation": [
@@ -449,7 +451,8 @@ mod tests {
     fn containers_have_the_roles_of_their_priorities() {
         let row = |number: u32, priority: i64| {
             format!(
-                r#"{{"containerId": "c{number}", "assignedNodeId": "h:1", "priority": {priority}, "containerState": "RUNNING",
+                r#"{{"containerId": "c{number}", "assignedNodeId": "h:1", "priority": {priority},
+                    "containerState": "RUNNING",
                 "allocatedResources": {{"entry": [{{"key": "memory-mb", "value": 128}}]}}}}"#
             )
         };

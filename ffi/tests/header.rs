@@ -16,7 +16,8 @@ fn the_committed_header_is_up_to_date() {
     let differs = committed.lines().zip(made.lines()).position(|(was, is)| was != is);
     assert!(
         committed == made,
-        "include/trainmaster.h differs from the sources from line {} on: BLESS=1 cargo test -p trainmaster-ffi --test header \
+        "include/trainmaster.h differs from the sources from line {} on: BLESS=1 cargo test -p trainmaster-ffi --test \
+         header \
          writes it anew",
         differs.map_or(committed.lines().count().min(made.lines().count()), |at| at) + 1
     );

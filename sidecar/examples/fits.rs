@@ -32,9 +32,9 @@ fn main() -> Result<()> {
 const INTRODUCTION: &str = "\
 # How well the fits do
 
-Made by `make fits` (which runs `trainmaster fit` on every file and nothing else); the numbers are of the machine and the
-day that wrote them. Speed errors are mean |predicted − measured| / measured. *Unseen* are the rows that the fit was not
-given, mean over 40 draws.";
+Made by `make fits` (which runs `trainmaster fit` on every file and nothing else); the numbers are of the machine and
+the day that wrote them. Speed errors are mean |predicted − measured| / measured. *Unseen* are the rows that the fit was
+not given, mean over 40 draws.";
 
 struct Tools {
     trainmaster: PathBuf,
@@ -97,7 +97,12 @@ const SPEED_HEADER: &str =
 /// Replicas, batch and speed of the measured placements (all-reduce on 1 to 16 GPUs, several batch sizes).
 fn placements(tools: &Tools, data: &Path, scratch: &Path) -> Result<()> {
     println!(
-        "\n## Speed on measured placements\n\nAll-reduce training, step times measured by the Pollux authors at many placements and batch sizes; `paper` is\nthe plain least squares of Optimus without what was added to it. The paper's bar is 10 % from 10 pairs, ours 5 %.\nPlacements that differ in nothing the model looks at differ by 3 to 6 % among themselves.\n\n{SPEED_HEADER}"
+        "\n## Speed on measured placements\n\nAll-reduce training, step times measured by the Pollux authors at many \
+         placements and batch sizes; `paper` is\n\
+         the plain least squares of Optimus without what was added to it. The paper's bar is 10 % from 10 \
+         pairs, ours 5 %.\n\
+         Placements that differ in nothing the model looks at differ by 3 to 6 % among themselves.\n\n\
+         {SPEED_HEADER}"
     );
     for app in ["cifar10", "deepspeech2", "imagenet"] {
         let mut table = String::from("p,w,batch,speed\n");
@@ -118,7 +123,10 @@ fn placements(tools: &Tools, data: &Path, scratch: &Path) -> Result<()> {
 /// A grid measured here and now with real processes and no emulation.
 fn grid(tools: &Tools, scratch: &Path) -> Result<()> {
     println!(
-        "\n## Speed on a grid measured with the trainer\n\nParameter servers 1 to 4, workers 1 to 6, real processes on this machine without emulation. With 2 cores, more\nprocesses share the same processors, which no term of the model describes: an honest hard case.\n\n{SPEED_HEADER}"
+        "\n## Speed on a grid measured with the trainer\n\nParameter servers 1 to 4, workers 1 to 6, real processes \
+         on this machine without emulation. With 2 cores, more\n\
+         processes share the same processors, which no term of the model describes: an honest hard case.\n\n\
+         {SPEED_HEADER}"
     );
     for mode in ["sync", "async"] {
         let file = scratch.join(format!("grid-{mode}.csv"));
@@ -169,7 +177,16 @@ fn losses(tools: &Tools, data: &Path, scratch: &Path) -> Result<()> {
         curves.push(Curve { name: label("nanogpt", &file), unit: "step", rows });
     }
     println!(
-        "\n## Loss\n\n`rmse` is over the fitted rows, on losses divided by the largest; *final* is the error of the last loss as predicted;\n*converges* the error of the predicted point of convergence (0.2 % of the first loss, 3 rows in a row) against where the\nmeasured curve meets that rule, where it does so after the fitted rows. The paper's bar is about 20 %, ours 10 %.\n\n| curve | rows | family | rmse, all | family, first half | rmse, first half | final, first half | converges, first half |\n|---|---|---|---|---|---|---|---|"
+        "\n## Loss\n\n`rmse` is over the fitted rows, on losses divided by the largest; *final* is the error of the \
+         last loss as predicted;\n\
+         *converges* the error of the predicted point of convergence (0.2 % of the first loss, 3 rows in a row) \
+         against where the\n\
+         measured curve meets that rule, where it does so after the fitted rows. The paper's bar is about 20 %, \
+         ours 10 %.\n\
+         \n\
+         | curve | rows | family | rmse, all | family, first half | rmse, first half | final, first half | \
+         converges, first half |\n\
+         |---|---|---|---|---|---|---|---|"
     );
     let (mut finals, mut ends) = (Vec::new(), Vec::new());
     for curve in &curves {

@@ -116,7 +116,9 @@ pub async fn run(
         let wake = began + wake.unwrap_or(Duration::MAX).min(now.saturating_add(LONGEST_SLEEP));
         tokio::select! {
             () = sleep_until(wake) => {}
-            Some(heard) = heard.recv(), if unattached.is_none() => hear(&mut manager, &mut outbox, began.elapsed(), heard),
+            Some(heard) = heard.recv(), if unattached.is_none() => {
+                hear(&mut manager, &mut outbox, began.elapsed(), heard);
+            }
             () = manager.stirred(now, &mut outbox) => {}
             Some(ended) = tasks.join_next() => {
                 // Only a mistake in the program ends it while it is listened to: the manager attaches anew.

@@ -20,8 +20,8 @@ pub type Plans = Pin<Box<dyn Stream<Item = Result<v1::Plan, Status>> + Send>>;
 /// The daemon: in the same process, or [elsewhere](super::Remote).
 #[async_trait]
 pub trait Daemon: Send + Sync {
-    /// Opens a manager's stream. Only once the daemon is reached, [`Observations::open`] is called: it makes the manager's
-    /// snapshot, which is the first observation.
+    /// Opens a manager's stream. Only once the daemon is reached, [`Observations::open`] is called: it makes the
+    /// manager's snapshot, which is the first observation.
     ///
     /// # Errors
     /// The daemon is away, or refuses the manager.

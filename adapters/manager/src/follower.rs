@@ -26,8 +26,8 @@ pub trait Follows {
         Vec::new()
     }
 
-    /// Takes a plan over, as far as it makes sense. Returns answers for the jobs that it changes, and for all jobs where it
-    /// is the first since the scheduler came. Adapters call it; they don't write it.
+    /// Takes a plan over, as far as it makes sense. Returns answers for the jobs that it changes, and for all jobs
+    /// where it is the first since the scheduler came. Adapters call it; they don't write it.
     fn follow(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
         let Some(answers_all) = self.follower().begin(now, &plan) else { return Vec::new() };
         let mut answers = Vec::new();
@@ -131,8 +131,8 @@ impl Follower {
         self.knows_all
     }
 
-    /// Takes the stamp of a plan. Returns whether all of its orders are answered; `None` for a plan older than the one in
-    /// force, which isn't followed.
+    /// Takes the stamp of a plan. Returns whether all of its orders are answered; `None` for a plan older than the one
+    /// in force, which isn't followed.
     fn begin(&mut self, now: Duration, plan: &v1::Plan) -> Option<bool> {
         let stamp = (plan.term, plan.decision);
         if self.stamp.is_some_and(|applied| stamp < applied) {

@@ -207,7 +207,8 @@ impl Translator {
         let (_, failures) = job.retry;
         job.retry = (self.now + (1 << failures.min(6)), failures.saturating_add(1));
         job.said = None;
-        let tells = !matches!(&order.action, Action::Update(update) if matches!(update.purpose, Purpose::Hold | Purpose::Release));
+        let keeps = |update: &Update| matches!(update.purpose, Purpose::Hold | Purpose::Release);
+        let tells = !matches!(&order.action, Action::Update(update) if keeps(update));
         let Some(Pending { decision, .. }) = pending.filter(|_| tells) else { return Vec::new() };
         let refusal = Enactment::Refused { cause: error.to_string().into(), retry_after: error.retry_after() };
         enacted(job.core, decision, refusal)

@@ -8,7 +8,8 @@ use trainmaster_proto::v1::{DeviceShare, ServerUse, SlotRole, SlotUse};
 /// Burns CPU, and says that it keeps its device 0 busy.
 const BUSY: &str = "tally=$TRAINMASTER_JOB-$TRAINMASTER_INCARNATION-$TRAINMASTER_ROLE-$TRAINMASTER_INDEX; n=0; \
     mkdir -p $TRAINMASTER_DEVICE_DIR/0; while :; do n=$((n + 60000000000)); \
-    echo $n > $TRAINMASTER_CHECKPOINT_DIR/new; mv $TRAINMASTER_CHECKPOINT_DIR/new $TRAINMASTER_DEVICE_DIR/0/$tally; done";
+    echo $n > $TRAINMASTER_CHECKPOINT_DIR/new; \
+    mv $TRAINMASTER_CHECKPOINT_DIR/new $TRAINMASTER_DEVICE_DIR/0/$tally; done";
 
 fn slot(used: &ServerUse, job: u64) -> Option<&SlotUse> {
     used.slots.iter().find(|slot| slot.job == job)

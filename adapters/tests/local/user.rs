@@ -39,7 +39,8 @@ async fn a_job_of_another_user_cannot_read_what_is_the_daemons() {
     let script = format!(
         "set -e; {{ id -un; id -Gn; cat {secret:?} || echo denied; echo $HOME; ls {:?}/jobs || echo hidden; \
          [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo apart; }} > said 2>/dev/null; \
-         echo 1 > $TRAINMASTER_CHECKPOINT_DIR/1; mkdir -p $TRAINMASTER_DEVICE_DIR/0; mkfifo $TRAINMASTER_DEVICE_DIR/0/until; \
+         echo 1 > $TRAINMASTER_CHECKPOINT_DIR/1; mkdir -p $TRAINMASTER_DEVICE_DIR/0; \
+         mkfifo $TRAINMASTER_DEVICE_DIR/0/until; \
          ln -s /dev/zero $TRAINMASTER_DEVICE_DIR/0/more; sleep 0.3; mv said done",
         work
     );

@@ -524,7 +524,7 @@ proptest! {
                 Happening::Fail(at) => world.slurm.fail(at),
                 Happening::Drain(at) => world.slurm.nodes[at].state |= DRAIN,
                 Happening::Repair(at) => world.slurm.nodes[at].state = IDLE,
-                Happening::Hold(at, held) => for id in ids.get(at).map_or(Vec::new(), |id| world.slurm.components(*id)) {
+                Happening::Hold(at, held) => for id in ids.get(at).map_or(vec![], |id| world.slurm.components(*id)) {
                     let job = world.slurm.jobs.get_mut(&id).unwrap();
                     if job.phase() == JobPhase::Pending {
                         job.priority = if held { 0 } else { 100 };

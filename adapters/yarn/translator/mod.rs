@@ -369,7 +369,8 @@ impl Translator {
             if !is_new && !std::mem::replace(said, true) {
                 tracing::warn!(
                     application = id,
-                    "the scheduler has no job of this application; it is left alone. `trainmaster yarn submit` submits both"
+                    "the scheduler has no job of this application; it is left alone. `trainmaster yarn submit` \
+                     submits both"
                 );
             }
         }

@@ -17,7 +17,8 @@ use super::{
 /// How long a program may take to stop that nobody planned.
 const GRACE: Duration = Duration::from_secs(30);
 const ASKING: &str = "the scheduler is being asked to take it";
-const UNTOLD: &str = "the job files of its user's applications, or of everybody's, are too long together: it waits for older ones to end";
+const UNTOLD: &str = "the job files of its user's applications, or of everybody's, are too long together: it waits \
+    for older ones to end";
 const JOBLESS: &str = "the scheduler has no job of this application";
 const UNDECIDED: &str = "the scheduler hasn't decided about it yet";
 

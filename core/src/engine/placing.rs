@@ -33,7 +33,9 @@ impl Placing {
             ("pack", Self::Pack),
             ("round_robin", Self::RoundRobin),
         ];
-        let meaning = "even: both roles evenly on the fewest servers (Optimus, Theorem 1); consolidate: even, or pack where that fits nowhere; spread: each slot to the freest server; pack: to the fullest; round_robin: to the next server with room (OASiS, §V)";
+        let meaning = "even: both roles evenly on the fewest servers (Optimus, Theorem 1); consolidate: even, or pack \
+            where that fits nowhere; spread: each slot to the freest server; pack: to the fullest; \
+            round_robin: to the next server with room (OASiS, §V)";
         parameters.choice("placement", default, &choices, meaning)
     }
 

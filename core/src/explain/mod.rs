@@ -179,7 +179,8 @@ fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     if let Mandate::Pinned(kept) = state.mandate(job) {
         let rules = &state.settings.stability;
         let text = format!(
-            "keeps {}: shapes stand for {}, change at most {} times an hour, and not within {} restart costs ({}) of the end",
+            "keeps {}: shapes stand for {}, change at most {} times an hour, and not within {} restart costs ({}) of \
+             the end",
             kept.shape(),
             rules.min_run,
             rules.rescales_per_hour,
@@ -200,7 +201,8 @@ fn work(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     let done = count(|state| state == WorkState::Done);
     let workers = planned.of(Role::Worker).len();
     let mut text = format!(
-        "trains {running} of its {} on {workers} workers; {queued} wait for their turn, {preempted} were interrupted, {done} are done",
+        "trains {running} of its {} on {workers} workers; {queued} wait for their turn, {preempted} were interrupted, \
+         {done} are done",
         counted(planned.work().len(), "chunk"),
     );
     let waits = planned.of(Role::Worker).iter().filter(|slot| {
@@ -235,7 +237,8 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
         Some(at) => add(
             Topic::Convergence,
             format!(
-                "at epoch {}; converges at epoch {} ({} to {}), when {} epochs in a row gain less than {} of the first loss{}",
+                "at epoch {}; converges at epoch {} ({} to {}), when {} epochs in a row gain less than {} of the \
+                 first loss{}",
                 job.learnt.progress.epoch,
                 at.epochs,
                 at.low,

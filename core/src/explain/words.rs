@@ -101,7 +101,8 @@ impl Reason {
                 match scope {
                     Scope::Cluster if needed > limit => {
                         format!(
-                            "needs {needs}; the servers it may use have {limit_text} in all: as the cluster is now it can't run"
+                            "needs {needs}; the servers it may use have {limit_text} in all: as the cluster is now it \
+                             can't run"
                         )
                     }
                     _ if needed > limit => {
@@ -141,7 +142,8 @@ impl Reason {
                 let PricedOut { payoff, utility, cost, role, resource, amount: taken, price, idle, .. } = priced;
                 let retry = priced.retry_at.map_or_else(String::new, |at| format!("; tried again in {}", until(at)));
                 format!(
-                    "worth {utility} if it ends in {}, but that costs {cost} (payoff {payoff}), mostly for {}: what a {role} \
+                    "worth {utility} if it ends in {}, but that costs {cost} (payoff {payoff}), mostly for {}: what a \
+                     {role} \
                      takes of it costs {price} a slot, {idle} where nothing is booked{retry}",
                     until(priced.end),
                     amount(*resource, *taken),

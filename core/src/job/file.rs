@@ -324,7 +324,14 @@ mod tests {
         batch = 256
         examples = 50000
         convergence = { delta = 0.01, patience = 3, max_epochs = 200 }
-        worker = { gpu = 1, cpu = 4, memory = "10GiB", bandwidth = "1Gbit", min = 1, max = 16, requested = 4, command = "train" }
+        worker.gpu = 1
+        worker.cpu = 4
+        worker.memory = "10GiB"
+        worker.bandwidth = "1Gbit"
+        worker.min = 1
+        worker.max = 16
+        worker.requested = 4
+        worker.command = "train"
         server = { cpu = 4, memory = "10GiB", bandwidth = "5Gbit", max = 16, requested = 2 }
         separate_roles = true
         model_size = "100MiB"
@@ -334,7 +341,12 @@ mod tests {
         urgency = 3
         stop = "optimal"
         stop_under_load = "accuracy"
-        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "cloud", chunk_size = "64MiB" }
+        dataset.chunks = 60
+        dataset.batches_per_chunk = 58
+        dataset.epochs = 40
+        dataset.batch_time = "250ms"
+        dataset.upload = "cloud"
+        dataset.chunk_size = "64MiB"
         constraints = { labels = { zone = "a" } }
         time_limit = "2d"
         restart_cost = "20s"

@@ -134,7 +134,8 @@ mod tests {
         ];
         let file = "name = \"resnet\"\nmodel = \"50\"\nmode = \"sync\"\ndeadline = \"12h\"\naccuracy = 0.9\n\
             worker = { \"gpu:a100\" = 1, memory = \"10GiB\", max = 8, requested = 4, resources = { fpga = 0.5 } }\n\
-            server = { cpu = 2 }\nseparate_roles = true\nconvergence = { delta = 0.02, patience = 2 }\nconstraints.labels.zone = \"1\"\n\
+            server = { cpu = 2 }\nseparate_roles = true\nconvergence = { delta = 0.02, patience = 2 }\n\
+             constraints.labels.zone = \"1\"\n\
             utility = { kind = \"sigmoid\", value = 50 }";
         assert_eq!(read(&pairs).unwrap(), JobSpec::from_toml(file).unwrap());
     }

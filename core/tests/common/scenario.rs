@@ -332,11 +332,14 @@ fn step(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value = Step>
         1 => any::<usize>().prop_map(Step::ServerLost),
         3 => (any::<usize>(), select(vec![0_i64, 2, 4, 8, 8, 8]), prop::bool::weighted(0.2), 0..3_usize)
             .prop_map(|(server, eighths, draining, fewer)| Step::ServerSet(server, eighths, draining, fewer)),
-        2 => (foreign, select(vec![0_u16, 0, 500, 1000])).prop_map(|((s, gpu, cpu), share)| Step::Foreign(s, gpu, cpu, share)),
-        3 => (any::<usize>(), 0..130_i64, 0..=100_i64).prop_map(|(server, used, ours)| Step::Measure(server, used, ours)),
+        2 => (foreign, select(vec![0_u16, 0, 500, 1000]))
+            .prop_map(|((s, gpu, cpu), share)| Step::Foreign(s, gpu, cpu, share)),
+        3 => (any::<usize>(), 0..130_i64, 0..=100_i64)
+            .prop_map(|(server, used, ours)| Step::Measure(server, used, ours)),
         1 => settings(entry, shape_rules).prop_map(|settings| Step::Configure(Box::new(settings))),
         1 => select(vec![Mode::Active, Mode::Active, Mode::Shadow, Mode::Paused]).prop_map(Step::Mode),
-        1 => (any::<u8>(), any::<u8>(), any::<bool>()).prop_map(|(s, j, owns)| Step::Resync(s & s >> 3, j & j >> 2, owns)),
+        1 => (any::<u8>(), any::<u8>(), any::<bool>())
+            .prop_map(|(s, j, owns)| Step::Resync(s & s >> 3, j & j >> 2, owns)),
         16 => any::<u32>().prop_map(Step::Manage),
         16 => any::<u32>().prop_map(Step::Deliver),
         3 => Just(Step::Prepare),

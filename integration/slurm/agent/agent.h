@@ -98,8 +98,8 @@ struct trainmaster_order {
     const char *admin_comment;
 };
 
-// Reads trainmaster.toml at `config` and restores the journal under `state`. Returns NULL after an error, which it logs.
-// `log` writes a line to the log; any thread may call it.
+// Reads trainmaster.toml at `config` and restores the journal under `state`. Returns NULL after an error, which it
+// logs. `log` writes a line to the log; any thread may call it.
 struct trainmaster_agent *trainmaster_agent_open(const char *config,
                                                  const char *state,
                                                  void (*log)(bool is_error, const char *line));
@@ -110,8 +110,8 @@ void trainmaster_agent_close(struct trainmaster_agent *agent);
 // Returns the milliseconds until the next round, unless the thread is woken earlier.
 int32_t trainmaster_agent_wait(struct trainmaster_agent *agent);
 
-// Begins a round. It calls in this order: begin; look, after the plugin has loaded Slurm's data; node, partition and job
-// for every item of each kind that changed; round; answered for each order; finish.
+// Begins a round. It calls in this order: begin; look, after the plugin has loaded Slurm's data; node, partition and
+// job for every item of each kind that changed; round; answered for each order; finish.
 void trainmaster_agent_begin(struct trainmaster_agent *agent);
 
 // Says at which Unix time Slurm was looked at, and which kinds of items changed: all of a kind follow.

@@ -1,8 +1,8 @@
 // Interface between the plugin job_submit/trainmaster and its static library, which recognises, checks and holds jobs.
 // submission.h is made from src/lib.rs.
 //
-// Texts end with a zero byte and may be NULL. The library keeps no pointer after a call. `message` has `room` bytes. No
-// panic leaves the library: a caught one becomes a message, and the job is refused, because its comment may contain
+// Texts end with a zero byte and may be NULL. The library keeps no pointer after a call. `message` has `room` bytes.
+// No panic leaves the library: a caught one becomes a message, and the job is refused, because its comment may contain
 // anything.
 
 #ifndef TRAINMASTER_SUBMISSION_H
@@ -79,8 +79,8 @@ int32_t trainmaster_configure(const char *path,
                               char *message,
                               size_t room);
 
-// Reads the file again if it has changed. Never called with slurmctld's locks held. Returns 0, or -1 with a message; the
-// previous configuration stays in force then.
+// Reads the file again if it has changed. Never called with slurmctld's locks held. Returns 0, or -1 with a message;
+// the previous configuration stays in force then.
 int32_t trainmaster_look(char *message,
                          size_t room);
 

@@ -24,10 +24,20 @@ pub struct JobArgs {
     #[arg(long, env = "TRAINMASTER_MODE", default_value = "sync")]
     pub mode: Mode,
     /// Examples per step: of the whole job (sync, allreduce) or of one worker (async).
-    #[arg(long, env = "TRAINMASTER_BATCH", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    #[arg(
+        long,
+        env = "TRAINMASTER_BATCH",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u64).range(1..=1 << 24),
+    )]
     pub batch: u64,
     /// Examples per epoch; 0 for the default of 2000 (iris: 120).
-    #[arg(long, env = "TRAINMASTER_EXAMPLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
+    #[arg(
+        long,
+        env = "TRAINMASTER_EXAMPLES",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(0..=1 << 40),
+    )]
     pub examples: u64,
     /// An epoch is flat if it lowers the loss by less than this fraction of the first epoch's; 0: never converge.
     #[arg(long, env = "TRAINMASTER_DELTA", default_value_t = 0.01, value_parser = share)]
@@ -50,10 +60,20 @@ pub struct JobArgs {
     #[arg(long, env = "TRAINMASTER_CHUNKS", default_value_t = 0)]
     pub chunks: u32,
     /// Passes over each chunk.
-    #[arg(long, env = "TRAINMASTER_CHUNK_EPOCHS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        env = "TRAINMASTER_CHUNK_EPOCHS",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     pub chunk_epochs: u32,
     /// Mini-batches per chunk.
-    #[arg(long, env = "TRAINMASTER_CHUNK_BATCHES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        env = "TRAINMASTER_CHUNK_BATCHES",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     pub chunk_batches: u32,
 }
 
@@ -70,7 +90,13 @@ pub struct ModelArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Model and data")]
     pub features: Option<u32>,
     /// Sizes of the hidden layers (at most 2), as in 64,32; none is softmax regression.
-    #[arg(long, value_delimiter = ',', num_args = 1..=2, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Model and data")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        num_args = 1..=2,
+        value_parser = clap::value_parser!(u32).range(1..=100_000),
+        help_heading = "Model and data",
+    )]
     pub hidden: Vec<u32>,
     /// Standard deviation of the blobs, or perturbation of the teacher's scores; ignored for iris.
     #[arg(long, default_value_t = 1.5, value_parser = not_negative, help_heading = "Model and data")]
@@ -93,29 +119,77 @@ pub struct ModelArgs {
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
     /// Milliseconds per example of a worker's share (forward pass).
-    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 0.0,
+        value_parser = not_negative,
+        help_heading = "Emulated device",
+    )]
     pub device_example_ms: f64,
     /// Milliseconds per step and worker, independent of its share (backward pass).
-    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 0.0,
+        value_parser = not_negative,
+        help_heading = "Emulated device",
+    )]
     pub device_step_ms: f64,
     /// Milliseconds to apply one worker's gradients to the whole model; a parameter server takes its part of that.
-    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 0.0,
+        value_parser = not_negative,
+        help_heading = "Emulated device",
+    )]
     pub device_update_ms: f64,
     /// Milliseconds per connection and step, at each end.
-    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 0.0,
+        value_parser = not_negative,
+        help_heading = "Emulated device",
+    )]
     pub device_connection_ms: f64,
     /// Milliseconds from a process's start until it is ready.
-    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 0.0,
+        value_parser = not_negative,
+        help_heading = "Emulated device",
+    )]
     pub device_start_ms: f64,
     /// Size of the emulated model, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value_t = 0.0,
+        value_parser = not_negative,
+        help_heading = "Emulated device",
+    )]
     pub device_model_mib: f64,
     /// Rate of each process's network interface in each direction, in Mbit/s; 0: infinite. Only for traffic between
     /// different servers.
-    #[arg(long, value_name = "MBIT", default_value_t = 0.0, value_parser = not_negative, help_heading = "Emulated device")]
+    #[arg(
+        long,
+        value_name = "MBIT",
+        default_value_t = 0.0,
+        value_parser = not_negative,
+        help_heading = "Emulated device",
+    )]
     pub device_nic_mbit: f64,
     /// Workers that are slower than the others, as INDEX:FACTOR,… (3:2.5 makes worker 3 take 2.5 times as long).
-    #[arg(long, value_name = "INDEX:FACTOR", value_delimiter = ',', value_parser = straggler, help_heading = "Emulated device")]
+    #[arg(
+        long,
+        value_name = "INDEX:FACTOR",
+        value_delimiter = ',',
+        value_parser = straggler,
+        help_heading = "Emulated device",
+    )]
     pub device_straggler: Vec<(u32, f64)>,
 }
 
@@ -144,10 +218,22 @@ pub struct PaceArgs {
     #[arg(long, value_name = "MS", default_value_t = 30_000, help_heading = "Pace")]
     pub gather_ms: u64,
     /// Time for the replacement of a lost process before the job stops with a checkpoint, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Pace")]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 60_000,
+        value_parser = clap::value_parser!(u64).range(1..),
+        help_heading = "Pace",
+    )]
     pub replace_ms: u64,
     /// Maximum time that a job without any possible step waits, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 600_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Pace")]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 600_000,
+        value_parser = clap::value_parser!(u64).range(1..),
+        help_heading = "Pace",
+    )]
     pub start_ms: u64,
 }
 

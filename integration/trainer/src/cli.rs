@@ -102,7 +102,13 @@ pub struct RunArgs {
 #[derive(clap::Args, Clone, Debug)]
 pub struct ProfileArgs {
     /// Pairs to measure, as SERVERS:WORKERS,…
-    #[arg(long, value_name = "P:W", value_delimiter = ',', value_parser = pair(':'), conflicts_with_all = ["grid", "random"])]
+    #[arg(
+        long,
+        value_name = "P:W",
+        value_delimiter = ',',
+        value_parser = pair(':'),
+        conflicts_with_all = ["grid", "random"],
+    )]
     pub pairs: Vec<(u32, u32)>,
     /// Measure all pairs up to these numbers of servers and workers.
     #[arg(long, value_name = "PMAX,WMAX", value_parser = pair(','), conflicts_with = "random")]

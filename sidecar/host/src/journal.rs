@@ -133,7 +133,8 @@ struct UnderWay<E> {
     begun: Instant,
 }
 
-/// What is to be written, and what is done once it is: the effects `E`. While one batch is written the next one gathers.
+/// What is to be written, and what is done once it is: the effects `E`. While one batch is written the next one
+/// gathers.
 pub struct Journal<S: Store, E> {
     store: S,
     limits: JournalLimits,

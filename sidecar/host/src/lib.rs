@@ -1,9 +1,10 @@
 //! What a host of the scheduler is made of: time for its events, a journal over a store, tickets that are opened, run
 //! and given up in time, and what training programs are told.
 //!
-//! The core decides from events alone. A host brings it these events, runs its tickets, and lets nobody know of anything
-//! before it is on disk. There are two hosts: the daemon, which writes and decides on threads of their own, and the
-//! agent inside slurmctld, which does both on the plugin's one thread. Both are loops over the parts of this crate:
+//! The core decides from events alone. A host brings it these events, runs its tickets, and lets nobody know of
+//! anything before it is on disk. There are two hosts: the daemon, which writes and decides on threads of their own,
+//! and the agent inside slurmctld, which does both on the plugin's one thread. Both are loops over the parts of this
+//! crate:
 //!
 //! 1. Stamp what happened with [`Clock::now`] and give it to the scheduler.
 //! 2. [`Tickets::open`] what is due, [run](Run::run) it, and give it [back](Tickets::returned).

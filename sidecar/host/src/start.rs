@@ -2,8 +2,8 @@
 
 use trainmaster_core::{Event, EventError, Scheduler, Settings, Term, Time};
 
-/// Begins a new term, later than that of the scheduler and than `last`, under the settings of the configuration. Returns
-/// the term.
+/// Begins a new term, later than that of the scheduler and than `last`, under the settings of the configuration.
+/// Returns the term.
 ///
 /// # Errors
 /// The scheduler doesn't allow the settings.

@@ -198,8 +198,8 @@ impl Tickets {
         Some(Run::Fits(ticket))
     }
 
-    /// Commits what was run, unless it was given up meanwhile, or is a decision and nothing can be written down. Returns
-    /// a decision that was committed.
+    /// Commits what was run, unless it was given up meanwhile, or is a decision and nothing can be written down.
+    /// Returns a decision that was committed.
     pub fn returned(&mut self, scheduler: &mut Scheduler, now: Time, ran: Ran, can_write: bool) -> Option<Made> {
         match ran.0 {
             Outcomes::Decided(outcome) => match self.engine.take_if(|open| open.id == outcome.ticket()) {

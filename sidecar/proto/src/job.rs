@@ -294,7 +294,12 @@ mod tests {
         urgency = 3
         stop = "optimal"
         stop_under_load = "accuracy"
-        dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "cloud", chunk_size = "64MiB" }
+        dataset.chunks = 60
+        dataset.batches_per_chunk = 58
+        dataset.epochs = 40
+        dataset.batch_time = "250ms"
+        dataset.upload = "cloud"
+        dataset.chunk_size = "64MiB"
         constraints = { labels = { zone = "a" } }
         time_limit = "2d"
         restart_cost = "20s"
@@ -346,7 +351,8 @@ mod tests {
     }
 
     prop_compose! {
-        fn role_spec()(min in 1..4_u32, more in 0..4_u32, extra in 0..4_u32, cpu in 1..64_000_i64, memory in 0..1_000_000_i64)
+        fn role_spec()(min in 1..4_u32, more in 0..4_u32, extra in 0..4_u32, cpu in 1..64_000_i64,
+                       memory in 0..1_000_000_i64)
             -> RoleSpec {
             RoleSpec {
                 demand: [("cpu".to_owned(), cpu), ("memory".to_owned(), memory)].into(),

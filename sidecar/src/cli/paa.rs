@@ -19,7 +19,12 @@ pub(crate) struct PaaArgs {
     #[arg(long, value_name = "FILE")]
     blocks: PathBuf,
     /// Number of parameter servers
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "P",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+    )]
     servers: u32,
 }
 

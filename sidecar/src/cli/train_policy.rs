@@ -33,7 +33,12 @@ pub(crate) struct TrainPolicyArgs {
     #[arg(long, value_name = "NAME", default_value = "mlfs")]
     engine: String,
     /// Seed of all random numbers: the same seed writes the same file
-    #[arg(long, value_name = "SEED", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..1_000_000_000))]
+    #[arg(
+        long,
+        value_name = "SEED",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(..1_000_000_000),
+    )]
     seed: u64,
     /// Number of jobs in an episode, instead of the workload's own
     #[arg(long, value_name = "N")]

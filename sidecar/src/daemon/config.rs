@@ -389,7 +389,8 @@ impl Config {
     pub(super) fn check(&self) -> Result<(), ServeError> {
         if !self.listen.ip().is_loopback() && self.tls.is_none() {
             let problem = format!(
-                "{} is open to other machines and needs TLS (tls.cert and tls.key; `trainmaster certs init` makes them); or \
+                "{} is open to other machines and needs TLS (tls.cert and tls.key; `trainmaster certs init` makes \
+                 them); or \
                  listen on 127.0.0.1",
                 self.listen
             );

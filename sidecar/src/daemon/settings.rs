@@ -154,8 +154,10 @@ mod tests {
 
     #[test]
     fn what_is_printed_reads_back() {
-        let text = "engine = \"drf\"\nfallback_after = 7\nrefusal_backoff = \"1500ms\"\nseed = 9\nrefusals = 2\nshare_models = true\n\
-                    [parameters]\ninterval = \"5s\"\na = 0.25\nb = true\n[shape]\ncolocate = false\n[caps]\nutility = 7.5\nurgency = 3\n\
+        let text = "engine = \"drf\"\nfallback_after = 7\nrefusal_backoff = \"1500ms\"\nseed = 9\nrefusals = \
+            2\nshare_models = true\n\
+                    [parameters]\ninterval = \"5s\"\na = 0.25\nb = true\n[shape]\ncolocate = false\n[caps]\nutility = \
+                        7.5\nurgency = 3\n\
                     [stability]\nmin_run = \"10s\"\npayback = 0.5\n[queues.batch]\ngpu = 4.5\nmemory = \"1025MiB\"\n\
                     [tenants.\"a b\"]\nbandwidth = \"1001Mbit\"";
         for settings in [

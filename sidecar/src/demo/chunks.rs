@@ -54,14 +54,49 @@ struct Job {
     delta: f64,
 }
 
-#[rustfmt::skip] // a table
 const JOBS: [Job; 6] = [
-    Job { name: "resnet-50", arrival: 0.0, mode: "sync", chunks: 8, batches: 10, epochs: 80, batch_ms: 40, delta: 0.003 },
-    Job { name: "googlenet", arrival: 3.0, mode: "async", chunks: 6, batches: 10, epochs: 60, batch_ms: 40, delta: 0.005 },
+    Job {
+        name: "resnet-50",
+        arrival: 0.0,
+        mode: "sync",
+        chunks: 8,
+        batches: 10,
+        epochs: 80,
+        batch_ms: 40,
+        delta: 0.003,
+    },
+    Job {
+        name: "googlenet",
+        arrival: 3.0,
+        mode: "async",
+        chunks: 6,
+        batches: 10,
+        epochs: 60,
+        batch_ms: 40,
+        delta: 0.005,
+    },
     Job { name: "lenet", arrival: 8.0, mode: "sync", chunks: 2, batches: 10, epochs: 60, batch_ms: 20, delta: 0.03 },
     Job { name: "alexnet", arrival: 12.0, mode: "sync", chunks: 4, batches: 10, epochs: 60, batch_ms: 30, delta: 0.02 },
-    Job { name: "resnet-101", arrival: 15.0, mode: "async", chunks: 3, batches: 10, epochs: 60, batch_ms: 30, delta: 0.02 },
-    Job { name: "inception-bn", arrival: 20.0, mode: "sync", chunks: 2, batches: 10, epochs: 60, batch_ms: 20, delta: 0.03 },
+    Job {
+        name: "resnet-101",
+        arrival: 15.0,
+        mode: "async",
+        chunks: 3,
+        batches: 10,
+        epochs: 60,
+        batch_ms: 30,
+        delta: 0.02,
+    },
+    Job {
+        name: "inception-bn",
+        arrival: 20.0,
+        mode: "sync",
+        chunks: 2,
+        batches: 10,
+        epochs: 60,
+        batch_ms: 20,
+        delta: 0.03,
+    },
 ];
 
 /// Arrival and job file of each job. Data and the start of training come from the seed.

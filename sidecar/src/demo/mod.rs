@@ -35,10 +35,22 @@ use crate::stop::{Stop, StopSignals};
 #[derive(ClapArgs, Clone, Debug)]
 pub struct Args {
     /// Number of workloads, which differ in arrivals and data
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=100),
+    )]
     pub seeds: u32,
     /// Seed of the first workload
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_SEED)))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_SEED)),
+    )]
     pub seed: u32,
     /// Engines, each once, in the order of their runs: names of `trainmaster engines`, or optimus-paper (without the
     /// additions to the paper). `edge` or `mlfs` alone: other jobs, whose data chunks or tasks are scheduled one by one
@@ -54,7 +66,13 @@ pub struct Args {
     #[arg(long)]
     pub real: bool,
     /// Factor of the work in each job, to show a full cluster
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=100),
+    )]
     pub work: u32,
     /// Write the whole record into this file
     #[arg(long, value_name = "FILE")]
@@ -66,7 +84,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub trainer: Option<PathBuf>,
     /// Maximum duration of a run in seconds
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u32).range(1..=86_400),
+    )]
     pub limit: u32,
 }
 

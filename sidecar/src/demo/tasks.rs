@@ -54,12 +54,29 @@ struct Job {
     stop: &'static str,
 }
 
-#[rustfmt::skip] // a table
 const JOBS: [Job; 5] = [
     Job { name: "gpt", arrival: 0.0, model: "parts", parts: 2, replicas: 1, hidden: "32", epochs: 90, stop: "epochs" },
-    Job { name: "resnet", arrival: 0.0, model: "whole", parts: 1, replicas: 2, hidden: "24", epochs: 120, stop: "optimal" },
+    Job {
+        name: "resnet",
+        arrival: 0.0,
+        model: "whole",
+        parts: 1,
+        replicas: 2,
+        hidden: "24",
+        epochs: 120,
+        stop: "optimal",
+    },
     Job { name: "vgg", arrival: 3.0, model: "whole", parts: 1, replicas: 2, hidden: "32", epochs: 90, stop: "epochs" },
-    Job { name: "bert", arrival: 3.0, model: "parts", parts: 2, replicas: 1, hidden: "32,16", epochs: 90, stop: "epochs" },
+    Job {
+        name: "bert",
+        arrival: 3.0,
+        model: "parts",
+        parts: 2,
+        replicas: 1,
+        hidden: "32,16",
+        epochs: 90,
+        stop: "epochs",
+    },
     Job { name: "lstm", arrival: 3.0, model: "whole", parts: 1, replicas: 2, hidden: "16", epochs: 90, stop: "epochs" },
 ];
 

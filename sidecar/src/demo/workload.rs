@@ -78,15 +78,42 @@ const SMALL: ((u32, u32), (u32, u32)) = ((2, 1), (6, 3));
 
 #[rustfmt::skip] // a table
 pub(super) const JOBS: [DemoJob; 9] = [
-    DemoJob { name: "resnet-50", mode: "sync", batch: 64, delta: 0.01, learning_rate: 0.02, hidden: 32, requested: LARGE.0, most: LARGE.1, example_ms: 6.0, step_ms: 25.0, update_ms: 10.0, model_mib: 100 },
-    DemoJob { name: "deepspeech2", mode: "async", batch: 16, delta: 0.02, learning_rate: 0.02, hidden: 24, requested: LARGE.0, most: LARGE.1, example_ms: 14.0, step_ms: 30.0, update_ms: 15.0, model_mib: 152 },
-    DemoJob { name: "seq2seq", mode: "sync", batch: 48, delta: 0.01, learning_rate: 0.025, hidden: 24, requested: LARGE.0, most: LARGE.1, example_ms: 5.0, step_ms: 30.0, update_ms: 5.0, model_mib: 36 },
-    DemoJob { name: "inception-bn", mode: "allreduce", batch: 48, delta: 0.015, learning_rate: 0.02, hidden: 24, requested: (4, 0), most: (8, 0), example_ms: 5.0, step_ms: 20.0, update_ms: 5.0, model_mib: 45 },
-    DemoJob { name: "resnext-110", mode: "sync", batch: 32, delta: 0.015, learning_rate: 0.03, hidden: 16, requested: SMALL.0, most: SMALL.1, example_ms: 4.0, step_ms: 15.0, update_ms: 1.0, model_mib: 7 },
-    DemoJob { name: "kaggle", mode: "async", batch: 8, delta: 0.03, learning_rate: 0.02, hidden: 16, requested: SMALL.0, most: SMALL.1, example_ms: 10.0, step_ms: 10.0, update_ms: 1.0, model_mib: 6 },
-    DemoJob { name: "cnn-rand", mode: "sync", batch: 32, delta: 0.02, learning_rate: 0.03, hidden: 0, requested: SMALL.0, most: SMALL.1, example_ms: 2.0, step_ms: 10.0, update_ms: 2.0, model_mib: 24 },
-    DemoJob { name: "dssm", mode: "async", batch: 8, delta: 0.02, learning_rate: 0.03, hidden: 0, requested: SMALL.0, most: SMALL.1, example_ms: 7.0, step_ms: 10.0, update_ms: 1.0, model_mib: 6 },
-    DemoJob { name: "rnn-lstm", mode: "sync", batch: 32, delta: 0.01, learning_rate: 0.03, hidden: 16, requested: SMALL.0, most: SMALL.1, example_ms: 3.0, step_ms: 15.0, update_ms: 2.0, model_mib: 19 },
+    DemoJob {
+        name: "resnet-50", mode: "sync", batch: 64, delta: 0.01, learning_rate: 0.02, hidden: 32,
+        requested: LARGE.0, most: LARGE.1, example_ms: 6.0, step_ms: 25.0, update_ms: 10.0, model_mib: 100,
+    },
+    DemoJob {
+        name: "deepspeech2", mode: "async", batch: 16, delta: 0.02, learning_rate: 0.02, hidden: 24,
+        requested: LARGE.0, most: LARGE.1, example_ms: 14.0, step_ms: 30.0, update_ms: 15.0, model_mib: 152,
+    },
+    DemoJob {
+        name: "seq2seq", mode: "sync", batch: 48, delta: 0.01, learning_rate: 0.025, hidden: 24,
+        requested: LARGE.0, most: LARGE.1, example_ms: 5.0, step_ms: 30.0, update_ms: 5.0, model_mib: 36,
+    },
+    DemoJob {
+        name: "inception-bn", mode: "allreduce", batch: 48, delta: 0.015, learning_rate: 0.02, hidden: 24,
+        requested: (4, 0), most: (8, 0), example_ms: 5.0, step_ms: 20.0, update_ms: 5.0, model_mib: 45,
+    },
+    DemoJob {
+        name: "resnext-110", mode: "sync", batch: 32, delta: 0.015, learning_rate: 0.03, hidden: 16,
+        requested: SMALL.0, most: SMALL.1, example_ms: 4.0, step_ms: 15.0, update_ms: 1.0, model_mib: 7,
+    },
+    DemoJob {
+        name: "kaggle", mode: "async", batch: 8, delta: 0.03, learning_rate: 0.02, hidden: 16,
+        requested: SMALL.0, most: SMALL.1, example_ms: 10.0, step_ms: 10.0, update_ms: 1.0, model_mib: 6,
+    },
+    DemoJob {
+        name: "cnn-rand", mode: "sync", batch: 32, delta: 0.02, learning_rate: 0.03, hidden: 0,
+        requested: SMALL.0, most: SMALL.1, example_ms: 2.0, step_ms: 10.0, update_ms: 2.0, model_mib: 24,
+    },
+    DemoJob {
+        name: "dssm", mode: "async", batch: 8, delta: 0.02, learning_rate: 0.03, hidden: 0,
+        requested: SMALL.0, most: SMALL.1, example_ms: 7.0, step_ms: 10.0, update_ms: 1.0, model_mib: 6,
+    },
+    DemoJob {
+        name: "rnn-lstm", mode: "sync", batch: 32, delta: 0.01, learning_rate: 0.03, hidden: 16,
+        requested: SMALL.0, most: SMALL.1, example_ms: 3.0, step_ms: 15.0, update_ms: 2.0, model_mib: 19,
+    },
 ];
 
 /// Rate of each process's emulated network interface.

@@ -70,6 +70,8 @@ impl Site {
     }
 }
 
+const REFUSED: [Code; 2] = [Code::Unauthenticated, Code::PermissionDenied];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_with_every_token_is_as_documented() {
     let site = Site::start().await;
@@ -97,7 +99,7 @@ async fn every_call_with_every_token_is_as_documented() {
                 // A separate connection, because an admission on it would count for other tokens.
                 let channel = Channel::from_shared(site.daemon.url().to_owned()).unwrap().connect().await.unwrap();
                 let answer = site.call(&channel, &full, token).await;
-                matches!(answer, Err(status) if [Code::Unauthenticated, Code::PermissionDenied].contains(&status.code()))
+                matches!(answer, Err(status) if REFUSED.contains(&status.code()))
             };
             assert_eq!(refused, may.is_empty(), "{path} with the token {kind}");
             calls += 1;

@@ -352,7 +352,8 @@ mod tests {
         ) {
             let mut pending = Pending::default();
             for (order, (inverse, left, weight)) in there.iter().enumerate() {
-                pending.queue.insert(Key { inverse: *inverse, order: order as u64 }, entry(order as u64, *left, *weight));
+                let key = Key { inverse: *inverse, order: order as u64 };
+                pending.queue.insert(key, entry(order as u64, *left, *weight));
             }
             for (order, (inverse, left, weight, ready)) in coming.iter().enumerate() {
                 let order = 100 + order as u64;
@@ -363,7 +364,9 @@ mod tests {
         }
 
         #[test]
-        fn a_queue_keeps_its_sums(steps in proptest::collection::vec((any::<bool>(), 0..6_u128, 0..30_u64, 0..9_i64), 1..60)) {
+        fn a_queue_keeps_its_sums(
+            steps in proptest::collection::vec((any::<bool>(), 0..6_u128, 0..30_u64, 0..9_i64), 1..60),
+        ) {
             let (mut queue, mut plain) = (Queue::default(), BTreeMap::new());
             for (put, inverse, order, left) in steps {
                 let key = Key { inverse, order };
@@ -373,8 +376,11 @@ mod tests {
                 } else {
                     prop_assert_eq!(queue.remove(key), plain.remove(&key));
                 }
-                prop_assert!(queue.iter().map(|(key, entry)| (key, *entry)).eq(plain.iter().map(|(key, entry)| (*key, *entry))));
-                let sum = |entries: &mut dyn Iterator<Item = &Entry>| entries.fold(Sums::default(), |sum, entry| sum.plus(Sums::of(entry)));
+                let all = queue.iter().map(|(key, entry)| (key, *entry));
+                prop_assert!(all.eq(plain.iter().map(|(key, entry)| (*key, *entry))));
+                let sum = |entries: &mut dyn Iterator<Item = &Entry>| {
+                    entries.fold(Sums::default(), |sum, entry| sum.plus(Sums::of(entry)))
+                };
                 prop_assert_eq!(queue.sums(), sum(&mut plain.values()));
                 prop_assert_eq!(queue.below(key), sum(&mut plain.range(..key).map(|(_, entry)| entry)));
             }

@@ -247,7 +247,8 @@ prop_compose! {
                  both in any::<bool>()) -> Vec<ServerSpec> {
         let hosts = |role: &'static str| if both { "both" } else { role };
         let of_workers = workers.into_iter().enumerate().map(|(at, (cpu, gpu))| {
-            server(&format!("h{at}"), hosts("workers"), &[("cpu", cpu * 1000), ("gpu", gpu * 1000), ("bandwidth", 20_000)])
+            let capacity = [("cpu", cpu * 1000), ("gpu", gpu * 1000), ("bandwidth", 20_000)];
+            server(&format!("h{at}"), hosts("workers"), &capacity)
         });
         let of_servers = servers.into_iter().enumerate().map(|(at, (cpu, mbit))| {
             server(&format!("k{at}"), hosts("servers"), &[("cpu", cpu * 1000), ("bandwidth", mbit * 1000)])
@@ -260,7 +261,8 @@ prop_compose! {
     fn job()(worker in (1..=4_i64, 0..=1_i64, 100..=3000_i64), server in (1..=3_i64, 3000..=8000_i64),
              data in (1..=6_u32, 1..=6_u32, 1..=4_u32, 50..=700_i64), size in 0..=500_i64,
              kind in select(vec![UtilityKind::Sigmoid, UtilityKind::Constant, UtilityKind::Linear, UtilityKind::Step]),
-             value in 1.0..100.0_f64, decay in 0.0..5.0_f64, target in 0..20_i64, after in 0..4000_i64) -> (JobSpec, i64) {
+             value in 1.0..100.0_f64, decay in 0.0..5.0_f64, target in 0..20_i64,
+             after in 0..4000_i64) -> (JobSpec, i64) {
         let spec = JobSpec {
             worker: role(&[("cpu", worker.0 * 1000), ("gpu", worker.1 * 1000), ("bandwidth", worker.2)], 9),
             server: Some(role(&[("cpu", server.0 * 1000), ("bandwidth", server.1)], 9)),
@@ -333,7 +335,8 @@ proptest! {
 
     #[test]
     fn schedules_satisfy_the_constraints_with_the_recursions_payoff(
-        servers in cluster(), jobs in vec(job(), 1..8), horizon in 1..24_u32, chunks in any::<bool>(), scale in 0.1..10.0_f64,
+        servers in cluster(), jobs in vec(job(), 1..8), horizon in 1..24_u32, chunks in any::<bool>(),
+        scale in 0.1..10.0_f64,
     ) {
         let engine = engine(&[
             ("horizon", Parameter::Number(horizon.into())),

@@ -82,7 +82,8 @@ pub struct SpeedSample {
     pub server_type: u16,
     /// f, steps per second.
     pub speed: f64,
-    /// Weight of the sample: 1 for a careful measurement. [`SpeedHistory`](super::SpeedHistory) computes it from counts and age.
+    /// Weight of the sample: 1 for a careful measurement. [`SpeedHistory`](super::SpeedHistory) computes it from counts
+    /// and age.
     pub weight: f64,
 }
 

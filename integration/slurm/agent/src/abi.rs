@@ -215,8 +215,8 @@ unsafe fn owned(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Reads trainmaster.toml at `config` and restores the journal under `state`. Returns NULL after an error, which it logs.
-/// `log` writes a line to the log; any thread may call it.
+/// Reads trainmaster.toml at `config` and restores the journal under `state`. Returns NULL after an error, which it
+/// logs. `log` writes a line to the log; any thread may call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_open(
     config: *const c_char,
@@ -275,8 +275,8 @@ pub unsafe extern "C" fn trainmaster_agent_wait(agent: *mut Handle) -> i32 {
     if handle.agent.is_none() { TRY_AGAIN.as_millis() as i32 } else { wait }
 }
 
-/// Begins a round. It calls in this order: begin; look, after the plugin has loaded Slurm's data; node, partition and job
-/// for every item of each kind that changed; round; answered for each order; finish.
+/// Begins a round. It calls in this order: begin; look, after the plugin has loaded Slurm's data; node, partition and
+/// job for every item of each kind that changed; round; answered for each order; finish.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_begin(agent: *mut Handle) {
     // SAFETY: as promised by the caller.

@@ -98,7 +98,8 @@ impl Config {
             (None, None) if listen.ip().is_loopback() => None,
             (None, None) => {
                 return Err(ConfigError(format!(
-                    "feed.listen: {listen} is not loopback and needs feed.cert and feed.key; tokens would be readable on \
+                    "feed.listen: {listen} is not loopback and needs feed.cert and feed.key; tokens would be readable \
+                     on \
                      the network"
                 )));
             }

@@ -1,8 +1,8 @@
 //! Interface between the plugin job_submit/trainmaster and its static library, which recognises, checks and holds jobs.
 //! submission.h is made from src/lib.rs.
 //!
-//! Texts end with a zero byte and may be NULL. The library keeps no pointer after a call. `message` has `room` bytes. No
-//! panic leaves the library: a caught one becomes a message, and the job is refused, because its comment may contain
+//! Texts end with a zero byte and may be NULL. The library keeps no pointer after a call. `message` has `room` bytes.
+//! No panic leaves the library: a caught one becomes a message, and the job is refused, because its comment may contain
 //! anything.
 
 #![allow(unsafe_code)] // a C ABI
@@ -156,8 +156,8 @@ pub unsafe extern "C" fn trainmaster_configure(path: *const c_char, message: *mu
     unsafe { told(read, message, room) }
 }
 
-/// Reads the file again if it has changed. Never called with slurmctld's locks held. Returns 0, or -1 with a message; the
-/// previous configuration stays in force then.
+/// Reads the file again if it has changed. Never called with slurmctld's locks held. Returns 0, or -1 with a message;
+/// the previous configuration stays in force then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_look(message: *mut c_char, room: usize) -> i32 {
     let look = || match locked(&WATCHED).as_mut().and_then(Watched::changed) {

@@ -26,7 +26,13 @@ pub(crate) struct LossArgs {
     #[arg(long, value_name = "D", allow_negative_numbers = true, default_value_t = 0.01, value_parser = fraction)]
     delta: f64,
     /// … in this number of consecutive epochs
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     patience: u32,
     /// The last epoch of the training [default: ten times the file's epochs, at least 1000]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]

@@ -33,7 +33,14 @@ pub(crate) struct SpeedArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
     /// Seed of the random rows
-    #[arg(long, value_name = "S", default_value_t = 0, requires = "sample", allow_negative_numbers = true, value_parser = seed)]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 0,
+        requires = "sample",
+        allow_negative_numbers = true,
+        value_parser = seed,
+    )]
     seed: u64,
     /// Use plain non-negative least squares as published, without additions
     #[arg(long)]

@@ -29,7 +29,13 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "ENGINE.PARAMETER=VALUE", requires = "what_if")]
     set: Vec<String>,
     /// Number of simulations, each with other values for what the reports leave open
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000), requires = "what_if")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..=10_000),
+        requires = "what_if",
+    )]
     draws: u64,
     /// Number of threads, at most four times the processors [default: the number of processors]
     #[arg(long, value_name = "N", requires = "what_if")]

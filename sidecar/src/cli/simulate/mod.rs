@@ -38,7 +38,12 @@ pub(crate) struct SimulateArgs {
     /// Engines to compare; the others are compared with the first one. NAME=ENGINE is an engine under another name,
     /// with parameters of its own. `offline` adds the maximum utility, or the minimum completion times of jobs in
     /// chunks
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = ["optimus".to_owned(), "drf".into(), "tetris".into()])]
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_values_t = ["optimus".to_owned(), "drf".into(), "tetris".into()],
+    )]
     engines: Vec<String>,
     /// Number of simulations, each with other arrivals, losses and random numbers; they are the same for all engines
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]

@@ -267,7 +267,8 @@ impl Who {
             Role::Manager { name: Some(name) } if cluster != Some(name) => {
                 let cluster = cluster.map_or("no cluster".to_owned(), |cluster| format!("{cluster:?}"));
                 let problem = format!(
-                    "the job is from {cluster} (external.cluster) and must be from {name:?}, the manager whose token this is"
+                    "the job is from {cluster} (external.cluster) and must be from {name:?}, the manager whose token \
+                     this is"
                 );
                 Err(Status::permission_denied(problem))
             }
