@@ -1370,7 +1370,7 @@ extern "C" {
 // tenants = {}                       # likewise
 // refusal_backoff = "5s"             # first wait after a manager's refusal; doubles
 // refusals = 5                       # after so many others get the room
-// seed = 0                           # of engines that draw lots
+// seed = 0                           # of engines with random numbers
 // ```
 //
 // Errors: NULL, VALUE, SETTINGS. Threads: any.

@@ -21,10 +21,9 @@ use trainmaster_net::secret;
 
 use super::{
     amounts,
+    cluster_state::{Resource, SECRET_TAG},
     config::{Api, Config, Master},
-    jobfile,
-    picture::{Resource, SECRET_TAG},
-    rest,
+    jobfile, rest,
     secret::SecretHash,
     translator::alone,
 };

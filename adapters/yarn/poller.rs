@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep_until};
 use trainmaster_core::Role;
 
 use super::{
+    actions::Actions,
+    cluster_state::{AppRow, Apps, Attempt, Attempts, ClusterInfo, ClusterState, Containers, Info, Nodes, OneApp},
     config::Config,
-    deeds::Deeds,
-    picture::{AppRow, Apps, Attempt, Attempts, ClusterInfo, Containers, Info, Nodes, OneApp, Picture},
     rest::{self, Client, RestError},
     shared::Shared,
     wire,
@@ -31,18 +31,18 @@ const FEW: usize = 16;
 pub(super) async fn run(shared: Arc<Shared>, config: Arc<Config>, user: Option<String>) {
     let address = config.resourcemanager.clone().unwrap_or_default();
     let mut poller = Poller::new(address.clone());
-    let mut deeds = Deeds::new(user);
+    let mut actions = Actions::new(user);
     let mut is_away = false;
     loop {
         let next = Instant::now() + config.poll;
         let polled = poller.poll(shared.look(|translator, _| translator.unended())).await;
         match polled {
-            Ok(picture) => {
+            Ok(state) => {
                 if std::mem::take(&mut is_away) {
                     tracing::info!(address, "the ResourceManager answers again");
                 }
-                if let Some(work) = shared.take_over(picture) {
-                    deeds.carry_out(shared.now(), work, &mut poller.client).await;
+                if let Some(work) = shared.take_over(state) {
+                    actions.carry_out(shared.now(), work, &mut poller.client).await;
                 }
             }
             Err(problem) if !std::mem::replace(&mut is_away, true) => {
@@ -107,7 +107,7 @@ impl Poller {
     }
 
     /// Everything that there is; of applications that are no longer active those in `unended` alone.
-    async fn poll(&mut self, unended: Vec<String>) -> Result<Picture, String> {
+    async fn poll(&mut self, unended: Vec<String>) -> Result<ClusterState, String> {
         let Info { cluster_info: info } = self.client.read(&format!("{CLUSTER}/info")).await.map_err(text)?;
         if !info.is_active() {
             let ClusterInfo { state, ha_state, .. } = info;
@@ -124,21 +124,21 @@ impl Poller {
         self.silent.retain(|id| active.contains(id));
         self.attempts.retain(|id, _| active.contains(id));
         self.containers.retain(|id, _| active.contains(id));
-        let mut picture = Picture::default();
+        let mut state = ClusterState::default();
         for row in rows {
             let mut application = if row.is_running() { self.running(row).await? } else { row.into_wire() };
             for (container, role) in self.containers.get(&application.id).into_iter().flatten() {
-                picture.roles.extend(role.map(|role| (container.id.clone(), role)));
+                state.roles.extend(role.map(|role| (container.id.clone(), role)));
                 application.containers.push(container.clone());
             }
-            picture.cluster.applications.push(application);
+            state.cluster.applications.push(application);
         }
         self.started_ms = info.started_on;
-        picture.cluster.started_ms = info.started_on;
-        picture.cluster.nodes = nodes.into_wire(self.settings.with_ports);
-        picture.cluster.node_expiry_ms = self.settings.node_expiry_ms;
-        picture.cluster.largest_container.clone_from(&self.settings.largest);
-        Ok(picture)
+        state.cluster.started_ms = info.started_on;
+        state.cluster.nodes = nodes.into_wire(self.settings.with_ports);
+        state.cluster.node_expiry_ms = self.settings.node_expiry_ms;
+        state.cluster.largest_container.clone_from(&self.settings.largest);
+        Ok(state)
     }
 
     async fn applications(&mut self, unended: Vec<String>) -> Result<Vec<AppRow>, RestError> {
@@ -322,8 +322,8 @@ mod tests {
 
     const ATTEMPTS: &str = r#"{"appAttempts":{"appAttempt":[{"id":1,"appAttemptId":"appattempt_1_0001_000001"}]}}"#;
 
-    fn found(picture: &Picture) -> Vec<(&str, i32, Vec<&str>)> {
-        let apps = picture.cluster.applications.iter();
+    fn found(state: &ClusterState) -> Vec<(&str, i32, Vec<&str>)> {
+        let apps = state.cluster.applications.iter();
         apps.map(|app| (&*app.id, app.state, app.containers.iter().map(|held| &*held.id).collect())).collect()
     }
 
@@ -336,13 +336,13 @@ mod tests {
         manager.set(&format!("/ws/v1/cluster/apps/{APP}/appattempts"), 200, ATTEMPTS);
         let path = format!("/ws/v1/cluster/apps/{APP}/appattempts/appattempt_1_0001_000001/containers");
         manager.set(&path, 200, &containers(&["c2", "c3"]));
-        let picture = poller.poll(vec![]).await.unwrap();
-        assert_eq!((picture.cluster.started_ms, picture.cluster.node_expiry_ms), (1, 5000));
-        let names: Vec<_> = picture.cluster.nodes.iter().map(|node| node.name.as_str()).collect();
+        let state = poller.poll(vec![]).await.unwrap();
+        assert_eq!((state.cluster.started_ms, state.cluster.node_expiry_ms), (1, 5000));
+        let names: Vec<_> = state.cluster.nodes.iter().map(|node| node.name.as_str()).collect();
         assert_eq!(names, ["a:1", "b:1"], "as the ResourceManager's settings say");
         let running = wire::ApplicationState::Running.into();
-        assert_eq!(found(&picture), [(APP, running, vec!["c2", "c3"])]);
-        assert_eq!((picture.cluster.applications[0].attempt, picture.roles["c2"]), (1, Role::Worker));
+        assert_eq!(found(&state), [(APP, running, vec!["c2", "c3"])]);
+        assert_eq!((state.cluster.applications[0].attempt, state.roles["c2"]), (1, Role::Worker));
 
         // The attempt is known, and so are the settings.
         manager.look(|script| script.asked.clear());
@@ -396,9 +396,9 @@ mod tests {
         // Another one took over, and its settings can't be seen.
         manager.set("/ws/v1/cluster/info", 200, &info(2, "ACTIVE"));
         manager.set("/conf", 403, "");
-        let picture = poller.poll(vec![]).await.unwrap();
-        assert_eq!((picture.cluster.started_ms, picture.cluster.node_expiry_ms), (2, 0));
-        assert_eq!(picture.cluster.nodes[0].name, "a", "nobody says that ports are part of names");
+        let state = poller.poll(vec![]).await.unwrap();
+        assert_eq!((state.cluster.started_ms, state.cluster.node_expiry_ms), (2, 0));
+        assert_eq!(state.cluster.nodes[0].name, "a", "nobody says that ports are part of names");
     }
 
     #[tokio::test]
@@ -425,7 +425,7 @@ mod tests {
     async fn what_is_planned_is_asked_for() {
         let (manager, address) = Pretended::start().await;
         let mut client = Client::new(address);
-        let mut deeds = Deeds::new(Some("tm".into()));
+        let mut actions = Actions::new(Some("tm".into()));
         let planned = |id: &str, action: wire::Action, priority| wire::ApplicationPlan {
             id: id.into(),
             action: action.into(),
@@ -437,7 +437,7 @@ mod tests {
             {"queueName":"dl","queuePath":"root.dl"}]}}}}"#;
         manager.set("/ws/v1/cluster/scheduler", 200, queues);
         manager.set("/ws/v1/cluster/apps/", 200, r#"{"priority":1}"#);
-        let work = super::super::deeds::Work {
+        let work = super::super::actions::Work {
             plan: wire::Plan {
                 applications: vec![
                     planned("a", wire::Action::Kill, None),
@@ -452,8 +452,8 @@ mod tests {
                 ("c".into(), "root.default".into(), "nowhere".into()),
             ],
         };
-        deeds.carry_out(Duration::ZERO, work.clone(), &mut client).await;
-        deeds.carry_out(Duration::from_secs(1), work, &mut client).await;
+        actions.carry_out(Duration::ZERO, work.clone(), &mut client).await;
+        actions.carry_out(Duration::from_secs(1), work, &mut client).await;
         let mut asked = manager.look(|script| std::mem::take(&mut script.asked));
         asked.retain(|line| line.starts_with("PUT"));
         assert_eq!(

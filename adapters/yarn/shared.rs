@@ -17,9 +17,9 @@ use trainmaster_manager::{Daemon, Launch, Outbox};
 use trainmaster_proto::v1::JobStatus;
 
 use super::{
+    actions::Work,
+    cluster_state::ClusterState,
     config::{Accounts, Api, Config},
-    deeds::Work,
-    picture::Picture,
     translator::{Step, Submitted, Translator},
     wire,
 };
@@ -93,10 +93,10 @@ impl Shared {
     }
 
     /// Takes over what the REST API told; what is to be done about it there, if there is a plan.
-    pub(super) fn take_over(&self, picture: Picture) -> Option<Work> {
+    pub(super) fn take_over(&self, cluster: ClusterState) -> Option<Work> {
         let work = {
             let (mut state, now) = (self.state(), self.now());
-            state.translator.see_roles(now, picture);
+            state.translator.see_roles(now, cluster);
             state.has_seen |= state.translator.has_nodes();
             let plan = state.translator.bridge_plan(now, clock_ms()).ok();
             plan.map(|plan| {

@@ -160,7 +160,7 @@ pub struct Settings {
     pub refusal_backoff: Span,
     /// After so many in a row the plan gives the job's room to others until the wait is over.
     pub refusals: u32,
-    /// For engines that draw lots.
+    /// For engines with random numbers.
     pub seed: u64,
 }
 

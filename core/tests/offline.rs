@@ -185,11 +185,11 @@ fn an_invalid_schedule_names_the_place() {
 /// Ten jobs in ten slots, with half of the servers for workers, as in Fig. 5. The jobs are smaller, so that some of
 /// them end.
 fn ten_jobs(seed: u64, servers: usize) -> Instance {
-    let lots = trainmaster_core::sim::Lots::new(seed);
+    let draws = trainmaster_core::sim::Draws::new(seed);
     let mut drawn = 0;
     let mut lot = |least: i64, most: i64| {
         drawn += 1;
-        least + (lots.unit(drawn) * (most - least + 1) as f64) as i64
+        least + (draws.unit(drawn) * (most - least + 1) as f64) as i64
     };
     let kinds = [(1, 4, 61), (8, 32, 488), (16, 64, 732), (1, 16, 122), (2, 32, 244), (4, 64, 488)];
     let mut host = |at: usize| {

@@ -9,14 +9,14 @@ use trainmaster_core::{
     journal::Record,
     policy::{Network, PolicyError, Validation},
     settings::{Parameter, Stability},
-    sim::{Lots, Options, Report, Request, Workload, play, workload},
+    sim::{Draws, Options, Report, Request, Workload, play, workload},
 };
 
 /// Weights from a seed, with arbitrary preferences.
 fn drawn(engine: &str, seed: u64) -> Policy {
     let inputs = policy_inputs(engine).unwrap();
-    let lots = Lots::new(seed);
-    let weights = (0..Network::size(inputs.names.len(), 8)).map(|at| lots.normal(at as u64) as f32).collect();
+    let draws = Draws::new(seed);
+    let weights = (0..Network::size(inputs.names.len(), 8)).map(|at| draws.normal(at as u64) as f32).collect();
     Policy::new(engine, inputs.version, Network::new(inputs.names.len(), 8, weights).unwrap(), None)
 }
 

@@ -182,8 +182,8 @@ fn reports_determine_the_truth() {
             assert_eq!((&job.name, job.restarts), (&sim.spec.name, fared.restarts));
             assert_eq!(known.goal.basis, GoalBasis::Completed);
             assert_eq!((known.speed.basis, known.start), (SpeedBasis::Reports, sim.truth.start));
-            let lots = trainmaster_core::sim::Lots::new(seed).of(u64::from(job.id.0 as u32 - 1));
-            assert_eq!(known.goal.epochs, sim.truth.goal.epochs(&sim.spec, lots), "{}", job.name);
+            let draws = trainmaster_core::sim::Draws::new(seed).of(u64::from(job.id.0 as u32 - 1));
+            assert_eq!(known.goal.epochs, sim.truth.goal.epochs(&sim.spec, draws), "{}", job.name);
             // Epochs vary by 3 %. The estimate of that varies because there are few reports.
             assert!((known.noise - 0.03).abs() < 0.02, "{}: {}", job.name, known.noise);
             let fitted = known.speed.best();

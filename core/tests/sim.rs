@@ -94,7 +94,7 @@ fn a_single_job_takes_its_true_time() {
     (server.max, server.requested) = (1, 1);
     job.truth.speed_noise = 0.0;
     job.profiling = None;
-    let steps = f64::from(job.truth.goal.epochs(&job.spec, trainmaster_core::sim::Lots::new(1).of(0)))
+    let steps = f64::from(job.truth.goal.epochs(&job.spec, trainmaster_core::sim::Draws::new(1).of(0)))
         * job.spec.examples.div_ceil(job.spec.batch) as f64;
     let report = run("fifo", &workload, 1);
     let jct = report.jobs[0].jct_s.unwrap();

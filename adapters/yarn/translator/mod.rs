@@ -28,10 +28,10 @@ use self::{
 };
 use super::{
     amounts,
+    cluster_state::{ClusterState, is_queue},
     config::{Accounts, Api, Config},
     jobfile,
     nodes::{self, Nodes},
-    picture::{Picture, is_queue},
     secret::SecretHash,
     wire,
 };
@@ -245,7 +245,7 @@ impl Translator {
     }
 
     /// The same of one that doesn't tell which slots containers are.
-    pub(crate) fn see_roles(&mut self, now: Duration, told: Picture) {
+    pub(crate) fn see_roles(&mut self, now: Duration, told: ClusterState) {
         self.take(now, told.cluster, Some(&told.roles));
     }
 

@@ -124,8 +124,8 @@ fn check(translator: &mut Translator, now: Duration, cluster: &wire::Cluster) ->
             prop_assert!(orders.slots.iter().all(|slot| slot.allocation_request > 0));
         }
     }
-    let picture = translator.snapshot();
-    for (job, seen) in &picture.jobs {
+    let state = translator.snapshot();
+    for (job, seen) in &state.jobs {
         let containers = || {
             let row = cluster.applications.iter().find(|row| row.id == translator.jobs[job]);
             row.into_iter().flat_map(|row| &row.containers)
@@ -140,10 +140,10 @@ fn check(translator: &mut Translator, now: Duration, cluster: &wire::Cluster) ->
                 }) && translator.nodes.server(&container.node) == Some(slot.server.as_str())
             };
             prop_assert!(containers().any(is_it), "a slot without a container: {slot:?}");
-            prop_assert!(picture.servers.contains_key(&slot.server));
+            prop_assert!(state.servers.contains_key(&slot.server));
         }
     }
-    for server in picture.servers.values() {
+    for server in state.servers.values() {
         let amounts = server.capacity.values().chain(server.foreign.values());
         prop_assert!(amounts.copied().all(|amount| (0..=1_000_000_000_000).contains(&amount)), "{server:?}");
     }

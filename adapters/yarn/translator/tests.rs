@@ -787,7 +787,7 @@ impl World {
         self.second += 1;
         let containers = self.cluster.applications.iter().flat_map(|app| &app.containers);
         let roles = containers.map(|held| (held.id.clone(), W)).collect();
-        self.translator.see_roles(self.now(), Picture { cluster: self.cluster.clone(), roles });
+        self.translator.see_roles(self.now(), ClusterState { cluster: self.cluster.clone(), roles });
         self.translator.step(self.now())
     }
 }
@@ -905,7 +905,7 @@ fn without_plug_ins_a_new_start_takes_containers_for_what_the_daemon_gave() {
     world.translator.learn(world.now(), vec![known(7, 1, 3, &[(W, 0, "a"), (W, 1, "b")])]);
     world.look_at_roles();
     let both = vec![(0, "a".to_owned()), (1, "b".to_owned())];
-    assert_eq!(world.seen(7), (ObservedPhase::Running, 3, both), "the daemon's first picture has them");
+    assert_eq!(world.seen(7), (ObservedPhase::Running, 3, both), "the daemon's first state has them");
     assert_eq!(world.server("a").foreign.get("cpu"), None);
 }
 

@@ -17,9 +17,9 @@ pub(crate) struct Size {
 }
 
 /// SplitMix64.
-struct Lots(u64);
+struct Draws(u64);
 
-impl Lots {
+impl Draws {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -43,14 +43,14 @@ fn table(pairs: &[(&str, i64)]) -> BTreeMap<String, i64> {
 
 /// Workers on servers like EC2's p2.8xlarge and g3.16xlarge, parameter servers on c4.8xlarge; 20 to 50 Gbit/s each.
 pub(crate) fn servers(size: Size) -> Vec<ServerSpec> {
-    let mut lots = Lots(1);
+    let mut draws = Draws(1);
     let mut server = |name: String, hosts: &str, gpus: usize, cpus: i64, gib: i64| ServerSpec {
         name,
         capacity: table(&[
             ("cpu", cpus * 1000),
             ("memory", gib << 10),
             ("disk", 1 << 20),
-            ("bandwidth", lots.count(20, 50) * 1000),
+            ("bandwidth", draws.count(20, 50) * 1000),
         ]),
         devices: vec!["gpu".into(); gpus],
         labels: [("hosts".to_owned(), hosts.to_owned())].into(),
@@ -70,8 +70,8 @@ pub(crate) fn servers(size: Size) -> Vec<ServerSpec> {
 /// less. It takes up to a fifth of the horizon, its demands can be met, and its utility always decreases, so that each
 /// end slot is a candidate.
 pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
-    let mut lots = Lots(u64::from(lot) + 2);
-    let mut upto = |most: u32| if full { most } else { lots.count((most / 4).max(1).into(), most.into()) as u32 };
+    let mut draws = Draws(u64::from(lot) + 2);
+    let mut upto = |most: u32| if full { most } else { draws.count((most / 4).max(1).into(), most.into()) as u32 };
     let (chunks, epochs) = (upto(size.chunks), upto(size.epochs));
     let role = |demand: &[(&str, i64)]| RoleSpec {
         demand: table(demand),
@@ -81,30 +81,30 @@ pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
         command: String::new(),
     };
     let most = |most: i64| if full { most / 2 } else { most };
-    let gpus = if full { 1 } else { lots.count(0, 4) };
+    let gpus = if full { 1 } else { draws.count(0, 4) };
     let worker = role(&[
         ("gpu", gpus * 1000),
-        ("cpu", lots.count(1, most(10)) * 1000),
-        ("memory", lots.count(2, most(32)) << 10),
-        ("disk", lots.count(5, 10) << 10),
-        ("bandwidth", lots.count(100, most(5000))),
+        ("cpu", draws.count(1, most(10)) * 1000),
+        ("memory", draws.count(2, most(32)) << 10),
+        ("disk", draws.count(5, 10) << 10),
+        ("bandwidth", draws.count(100, most(5000))),
     ]);
     let server = role(&[
-        ("cpu", lots.count(1, most(10)) * 1000),
-        ("memory", lots.count(2, most(32)) << 10),
-        ("disk", lots.count(5, 10) << 10),
-        ("bandwidth", lots.count(5000, 20_000)),
+        ("cpu", draws.count(1, most(10)) * 1000),
+        ("memory", draws.count(2, most(32)) << 10),
+        ("disk", draws.count(5, 10) << 10),
+        ("bandwidth", draws.count(5000, 20_000)),
     ]);
-    let batches = lots.count(10, 100) as u32;
+    let batches = draws.count(10, 100) as u32;
     let horizon = f64::from(size.slots);
     // E·m: the number of slots of the shortest run.
-    let shortest = horizon * if full { lots.between(0.05, 0.2) } else { lots.between(0.005, 0.05) };
+    let shortest = horizon * if full { draws.between(0.05, 0.2) } else { draws.between(0.005, 0.05) };
     let batch_ms = shortest / f64::from(epochs) / f64::from(batches) * 3_600_000.0;
     let hours = |hours: f64| Span::from_seconds(hours * 3600.0);
-    let decay = match lots.count(1, 100) {
+    let decay = match draws.count(1, 100) {
         ..=10 => 0.0,
-        11..=65 => lots.between(0.01, 1.0),
-        _ => lots.between(4.0, 6.0),
+        11..=65 => draws.between(0.01, 1.0),
+        _ => draws.between(4.0, 6.0),
     };
     let utility = if full {
         Utility {
@@ -114,8 +114,8 @@ pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
             ..Utility::new(UtilityKind::Sigmoid)
         }
     } else {
-        let target = hours(lots.between(shortest, horizon));
-        Utility { value: lots.between(1.0, 100.0), decay, target, ..Utility::new(UtilityKind::Sigmoid) }
+        let target = hours(draws.between(shortest, horizon));
+        Utility { value: draws.between(1.0, 100.0), decay, target, ..Utility::new(UtilityKind::Sigmoid) }
     };
     JobSpec {
         mode: TrainingMode::Async,

@@ -13,9 +13,9 @@ pub(crate) struct Workload {
 }
 
 /// SplitMix64.
-struct Lots(u64);
+struct Draws(u64);
 
-impl Lots {
+impl Draws {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -68,7 +68,7 @@ impl Workload {
     /// Demands of 1 GPU and 2–8 CPUs per worker, and 1–6 CPUs per parameter server. Speeds of Eq. 3 and 4 with drawn θ,
     /// profiled in six shapes. At most 16 + 16 slots (24 per job on average at this load).
     fn submit(&self, scheduler: &mut Scheduler, at: Time, number: u32) {
-        let mut lots = Lots(u64::from(number));
+        let mut draws = Draws(u64::from(number));
         let mut spec = JobSpec::minimal(&format!("job{number}"));
         let asynchronous = number % 2 == 1;
         spec.mode = if asynchronous { trainmaster_core::TrainingMode::Async } else { spec.mode };
@@ -81,17 +81,17 @@ impl Workload {
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect::<BTreeMap<_, _>>()
         };
-        spec.worker.demand = demand(1000, lots.count(2, 8), lots.count(4, 16), lots.count(100, 1000));
+        spec.worker.demand = demand(1000, draws.count(2, 8), draws.count(4, 16), draws.count(100, 1000));
         let server = spec.server.as_mut().expect("not all-reduce");
-        server.demand = demand(0, lots.count(1, 6), lots.count(2, 12), lots.count(200, 2000));
+        server.demand = demand(0, draws.count(1, 6), draws.count(2, 12), draws.count(200, 2000));
         spec.batch = 256;
-        spec.examples = lots.count(20, 400) * 256;
+        spec.examples = draws.count(20, 400) * 256;
         let theta = [
-            lots.between(0.5, 4.0),
-            lots.between(0.05, 0.3),
-            lots.between(0.1, 0.8),
-            lots.between(0.001, 0.01),
-            lots.between(0.001, 0.01),
+            draws.between(0.5, 4.0),
+            draws.between(0.05, 0.3),
+            draws.between(0.1, 0.8),
+            draws.between(0.001, 0.01),
+            draws.between(0.001, 0.01),
         ];
         let speed = |p: f64, w: f64| {
             if asynchronous {

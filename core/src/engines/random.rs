@@ -50,22 +50,22 @@ impl Engine for Random {
 
     fn decide(&self, round: &mut Round<'_>, _: &mut ()) -> Result<(), EngineError> {
         let state = round.state;
-        let mut lots = ChaCha8Rng::seed_from_u64(state.settings.seed);
-        lots.set_stream(state.decision.0);
+        let mut draws = ChaCha8Rng::seed_from_u64(state.settings.seed);
+        draws.set_stream(state.decision.0);
         let (waiting, mut ledger) = round.waiting_jobs();
-        let mut waiting: Vec<_> = waiting.into_iter().map(|job| (lots.next_u64(), job)).collect();
+        let mut waiting: Vec<_> = waiting.into_iter().map(|job| (draws.next_u64(), job)).collect();
         waiting.sort_by_key(|(lot, job)| (*lot, job.id));
         let mut largest = Largest::default();
         for (_, job) in waiting {
             let bounds = job.spec.bounds();
-            let between = |lots: &mut ChaCha8Rng, (from, to): (u32, u32)| from + lots.next_u32() % (to - from + 1);
+            let between = |draws: &mut ChaCha8Rng, (from, to): (u32, u32)| from + draws.next_u32() % (to - from + 1);
             let drawn =
-                Shape { workers: between(&mut lots, bounds.workers), servers: between(&mut lots, bounds.servers) };
+                Shape { workers: between(&mut draws, bounds.workers), servers: between(&mut draws, bounds.servers) };
             let mut found = None;
             for shape in [drawn, bounds.least()] {
                 let total = job.total(shape);
                 if ledger.has(job, &total) {
-                    let somewhere = |board: &Board, job: &Job, role: Role| anywhere(state, board, job, role, &mut lots);
+                    let somewhere = |board: &Board, job: &Job, role: Role| anywhere(state, board, job, role, &mut draws);
                     found = round.board.place_each(state, job, shape, round.budget, somewhere)?;
                     if found.is_some() {
                         ledger.take(job, &total, 1);
@@ -85,12 +85,12 @@ impl Engine for Random {
     }
 }
 
-fn anywhere(state: &State, board: &Board, job: &Job, role: Role, lots: &mut ChaCha8Rng) -> Option<ServerId> {
+fn anywhere(state: &State, board: &Board, job: &Job, role: Role, draws: &mut ChaCha8Rng) -> Option<ServerId> {
     let need = &job.demand(role).amounts;
     let (w, p) = if role == Role::Worker { (1, 0) } else { (0, 1) };
     let holds = |id: &ServerId| board.room.accepts(state, *id, job) && board.room.holds(*id, job, need, w, p);
     (0..TRIES)
-        .map(|_| ServerId(lots.next_u32() % board.room.len().max(1) as u32))
+        .map(|_| ServerId(draws.next_u32() % board.room.len().max(1) as u32))
         .find(|id| id.index() < board.room.len() && holds(id))
         .or_else(|| freest(state)(board, job, role))
 }

@@ -90,8 +90,9 @@ impl Carried {
         for program in here {
             let (Some(load), Some(slots)) = (program.load(), &program.slots) else { continue };
             for slot in slots.slots().iter().filter(|slot| slot.server == server) {
-                let lots = program.lots.of(LOADS).of(u64::from(slot.index) * 2 + u64::from(slot.role == Role::Server));
-                let (gpu, cpu) = load.at(window, lots);
+                let draws =
+                    program.draws.of(LOADS).of(u64::from(slot.index) * 2 + u64::from(slot.role == Role::Server));
+                let (gpu, cpu) = load.at(window, draws);
                 let demand = &program.job.demand(slot.role).amounts;
                 let milli = slot.devices.first().map_or(0.0, |share| f64::from(share.milli));
                 uses.push(Use {

@@ -168,7 +168,7 @@ mod tests {
         server::ServerSpec,
         shape::Role,
         sim::{
-            Goal, Lots, SimJob, Speed, StepTime, Truth,
+            Draws, Goal, SimJob, Speed, StepTime, Truth,
             program::{Came, Program},
             uploads::Places,
         },
@@ -218,7 +218,7 @@ mod tests {
 
         fn program(&self) -> Program<'_> {
             let job = self.scheduler.state().job(JobId(1)).unwrap().clone();
-            Program::new(0, job, &self.sim, Lots::new(1))
+            Program::new(0, job, &self.sim, Draws::new(1))
         }
 
         fn places(&self) -> Places {

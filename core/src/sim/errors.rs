@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{lots::Lots, program::Program};
+use super::{draws::Draws, program::Program};
 use crate::{
     fit::{Prediction, SpeedFit, SpeedOptions, SpeedSample},
     ids::JobId,
@@ -42,7 +42,7 @@ impl Oracle {
         outcome.revise(|id, fits| {
             let Some((progress, truths)) = program(id) else { return };
             let signed = |key: u64, error: f64| {
-                let sign = if truths.lots.of(SIGNS).unit(key) < 0.5 { -1.0 } else { 1.0 };
+                let sign = if truths.draws.of(SIGNS).unit(key) < 0.5 { -1.0 } else { 1.0 };
                 1.0 + sign * error * (1.0 - progress)
             };
             let epochs = f64::from(truths.epochs) * signed(0, errors.convergence);
@@ -67,7 +67,7 @@ impl Oracle {
 
 /// The truth about a job.
 pub(super) struct Truths<'a> {
-    lots: Lots,
+    draws: Draws,
     epochs: u32,
     done: u32,
     speed: Box<dyn Fn() -> SpeedFit + 'a>,
@@ -84,7 +84,7 @@ impl<'a> Truths<'a> {
                 .collect();
             SpeedFit::fit(program.job.speed_model(), &samples, &SpeedOptions::default())
         };
-        Self { lots: program.lots, epochs: program.epochs, done: program.epoch(), speed: Box::new(speed) }
+        Self { draws: program.draws, epochs: program.epochs, done: program.epoch(), speed: Box::new(speed) }
     }
 }
 

@@ -5,13 +5,13 @@
 //! in a placement and its convergence, reaches engines through these events alone. Profiling, restarts, checkpoints and
 //! late enactment take their time.
 //!
-//! Time is virtual, and random numbers come from a seed by key ([`Lots`]). So a run is the same on every machine, and
+//! Time is virtual, and random numbers come from a seed by key ([`Draws`]). So a run is the same on every machine, and
 //! two engines have the same random numbers.
 
 mod carried;
 mod chunks;
+mod draws;
 mod errors;
-mod lots;
 mod meter;
 pub mod offline;
 mod play;
@@ -23,8 +23,8 @@ mod uploads;
 pub mod workload;
 
 pub use self::{
+    draws::Draws,
     errors::Errors,
-    lots::Lots,
     meter::{Fate, JobReport, Place, Report, Trace},
     play::{Host, Options, SimError, play},
     truth::{Curve, Goal, Loss, SlotLoad, Speed, StepTime, Stragglers, Truth},

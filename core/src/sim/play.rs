@@ -6,9 +6,9 @@ use thiserror::Error;
 
 use super::{
     carried::Carried,
+    draws::Draws,
     errors::Errors,
     errors::{Oracle, Truths},
-    lots::Lots,
     meter::Meter,
     meter::Report,
     program::{Came, Program, Stage},
@@ -123,7 +123,7 @@ pub(super) struct Play<'a> {
     /// Capacity of the cloud's servers. None after a change of servers.
     cloud: Option<Amounts>,
     carried: Carried,
-    lots: Lots,
+    draws: Draws,
     oracle: Oracle,
     meter: Meter<'a>,
     now: Time,
@@ -159,7 +159,7 @@ fn play_with(
         used: Vec::new(),
         cloud: None,
         carried: Carried::default(),
-        lots: Lots::new(options.seed),
+        draws: Draws::new(options.seed),
         oracle: Oracle::default(),
         meter: Meter::new(workload, options.trace),
         now: Time(0),
@@ -287,8 +287,8 @@ impl<'a> Play<'a> {
 
     fn submit(&mut self, number: usize) -> Result<(), SimError> {
         let sim = &self.workload.jobs[number];
-        let lots = self.lots.of(number as u64);
-        let spec = Box::new(sim.submitted(lots));
+        let draws = self.draws.of(number as u64);
+        let spec = Box::new(sim.submitted(draws));
         let event = Event::JobSubmitted { spec, external: None, token_hash: None };
         let result = self.scheduler.apply(self.now, event);
         self.send();
@@ -298,7 +298,7 @@ impl<'a> Play<'a> {
                 self.next_job += 1;
                 let job = self.scheduler.state().job(id).expect("ids are given in order").clone();
                 self.meter.submitted(number);
-                self.programs.insert(id, Program::new(number, job, sim, lots));
+                self.programs.insert(id, Program::new(number, job, sim, draws));
                 Ok(())
             }
             Err(error @ (EventError::NeverFits(_) | EventError::Unsupported { .. })) => {

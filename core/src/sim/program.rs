@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     chunks::{self, Chunks},
-    lots::Lots,
+    draws::Draws,
     truth::SlotLoad,
     truth::Truth,
     uploads::{Places, Uploads},
@@ -45,7 +45,7 @@ pub(super) struct Program<'a> {
     /// The job as accepted by the scheduler, with its id and demands.
     pub(super) job: Arc<Job>,
     /// Source of its random numbers.
-    pub(super) lots: Lots,
+    pub(super) draws: Draws,
     truth: &'a Truth,
     pub(super) stage: Stage,
     /// Existing slots.
@@ -105,14 +105,14 @@ pub(super) enum Came {
 }
 
 impl<'a> Program<'a> {
-    pub(super) fn new(number: usize, job: Arc<Job>, sim: &'a SimJob, lots: Lots) -> Self {
+    pub(super) fn new(number: usize, job: Arc<Job>, sim: &'a SimJob, draws: Draws) -> Self {
         Self {
             number,
-            epochs: sim.truth.goal.epochs(&sim.spec, lots),
+            epochs: sim.truth.goal.epochs(&sim.spec, draws),
             per_epoch: sim.truth.steps_per_epoch(&sim.spec) as f64,
             truth: &sim.truth,
             job,
-            lots,
+            draws,
             stage: Stage::Absent,
             slots: None,
             training: None,
@@ -373,7 +373,7 @@ impl<'a> Program<'a> {
     /// Sets the training speed for these slots.
     fn pace(&mut self, now: Time, training: &Allocation) {
         let together = self.are_together(training);
-        let pace = 1.0 + self.truth.speed_noise * self.lots.of(PACE).normal(self.epoch().into());
+        let pace = 1.0 + self.truth.speed_noise * self.draws.of(PACE).normal(self.epoch().into());
         self.rate = self.truth.speed.of(self.spec(), training, together, &self.slow(now)) * pace.max(0.1) / self.shared;
         let workers = training.of(Role::Worker);
         let busy = workers.iter().filter(|slot| training.is_busy(slot)).count() as f64 / workers.len().max(1) as f64;
@@ -450,7 +450,7 @@ impl<'a> Program<'a> {
             step: libm::round(self.done) as u64,
             epoch,
             steps_per_epoch: self.per_epoch as u64,
-            loss: self.truth.goal.loss().filter(|_| epoch > 0).map(|loss| loss.seen(epoch, self.lots)),
+            loss: self.truth.goal.loss().filter(|_| epoch > 0).map(|loss| loss.seen(epoch, self.draws)),
             accuracy: self.accuracy(),
             steps: libm::round(self.done - steps) as u32,
             duration: now - since,
@@ -475,7 +475,7 @@ impl<'a> Program<'a> {
         let slow = self.slow(now);
         let gap = |worker: u32| {
             let factor = slow.iter().find(|(slow, _)| *slow == worker).map_or(1.0, |(_, factor)| *factor);
-            step * factor * (1.0 + 0.03 * self.lots.of(GAPS).of(self.sequence).normal(worker.into()))
+            step * factor * (1.0 + 0.03 * self.draws.of(GAPS).of(self.sequence).normal(worker.into()))
         };
         training.of(Role::Worker).iter().map(|slot| (slot.index, gap(slot.index).max(0.0))).collect()
     }
@@ -485,8 +485,8 @@ impl<'a> Program<'a> {
         let (Some(straggling), Some(training)) = (self.truth.stragglers, &self.training) else { return Vec::new() };
         let length = straggling.length.0.max(1);
         let chance = straggling.per_hour * length as f64 / 3_600_000.0;
-        let lots = self.lots.of(SLOW).of(self.incarnation.0.into()).of(now.0.div_euclid(length) as u64);
-        let is_slow = |index: &u32| lots.unit((*index).into()) < chance;
+        let draws = self.draws.of(SLOW).of(self.incarnation.0.into()).of(now.0.div_euclid(length) as u64);
+        let is_slow = |index: &u32| draws.unit((*index).into()) < chance;
         let workers = training.of(Role::Worker).iter().map(|slot| slot.index).filter(is_slow);
         workers.map(|index| (index, straggling.slowdown)).collect()
     }

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::lots::Lots;
+use super::draws::Draws;
 use crate::{
     decision::Allocation,
     fit::{LossFit, SpeedCurve},
@@ -54,9 +54,9 @@ pub struct SlotLoad {
 pub(super) const LOAD_WINDOW: Span = Span::seconds(600);
 
 impl SlotLoad {
-    /// The fractions of GPU and CPU in a window. `lots` are the slot's.
-    pub fn at(&self, window: u64, lots: Lots) -> (f64, f64) {
-        let wavers = |part: f64, key: u64| (part * (1.0 + self.wavers * lots.of(key).normal(window))).clamp(0.02, 1.0);
+    /// The fractions of GPU and CPU in a window. `draws` are the slot's.
+    pub fn at(&self, window: u64, draws: Draws) -> (f64, f64) {
+        let wavers = |part: f64, key: u64| (part * (1.0 + self.wavers * draws.of(key).normal(window))).clamp(0.02, 1.0);
         (wavers(self.gpu, 1), wavers(self.cpu, 2))
     }
 }
@@ -314,26 +314,26 @@ impl Curve {
 }
 
 impl Loss {
-    /// Loss with noise after epoch `k`, from 1, as the training program measures it. `lots` are the job's.
-    pub fn seen(&self, k: u32, lots: Lots) -> f64 {
+    /// Loss with noise after epoch `k`, from 1, as the training program measures it. `draws` are the job's.
+    pub fn seen(&self, k: u32, draws: Draws) -> f64 {
         let deviation = self.noise / f64::from(k.max(1)).sqrt();
-        self.curve.at(k) * (1.0 + deviation * lots.of(u64::from(k)).normal(0)).max(0.0)
+        self.curve.at(k) * (1.0 + deviation * draws.of(u64::from(k)).normal(0)).max(0.0)
     }
 }
 
 impl Goal {
     /// The epoch after which the job is done: `patience` consecutive epochs lower the loss by less than δ times the
     /// first loss each (Optimus, §2.1), or the maximum is reached.
-    pub fn epochs(&self, spec: &JobSpec, lots: Lots) -> u32 {
+    pub fn epochs(&self, spec: &JobSpec, draws: Draws) -> u32 {
         let loss = match self {
             Self::Epochs(epochs, _) => return (*epochs).max(1),
             Self::Converges(loss) => loss,
         };
         let rule = &spec.convergence;
-        let first = loss.seen(1, lots);
+        let first = loss.seen(1, draws);
         let (mut before, mut flat) = (first, 0);
         for k in 2..=rule.max_epochs {
-            let now = loss.seen(k, lots);
+            let now = loss.seen(k, draws);
             flat = if before - now < rule.delta * first { flat + 1 } else { 0 };
             if flat >= rule.patience {
                 return k;
@@ -498,13 +498,13 @@ mod tests {
         spec.convergence = crate::job::Convergence { delta: 0.01, patience: 3, max_epochs: 200 };
         let curve = Curve::Inverse([0.2, 1.0, 0.1]);
         let smooth = Goal::Converges(Loss { curve: curve.clone(), noise: 0.0 });
-        let epochs = smooth.epochs(&spec, Lots::new(1));
+        let epochs = smooth.epochs(&spec, Draws::new(1));
         let falls = |k: u32| curve.at(k - 1) - curve.at(k) >= 0.01 * curve.at(1);
         assert!((epochs - 2..=epochs).all(|k| !falls(k)) && falls(epochs - 3), "{epochs}");
         let noisy = Goal::Converges(Loss { curve, noise: 0.02 });
-        assert_eq!(noisy.epochs(&spec, Lots::new(5)), noisy.epochs(&spec, Lots::new(5)));
+        assert_eq!(noisy.epochs(&spec, Draws::new(5)), noisy.epochs(&spec, Draws::new(5)));
         spec.convergence.max_epochs = 4;
-        assert_eq!(smooth.epochs(&spec, Lots::new(1)), 4);
-        assert_eq!(Goal::Epochs(7, None).epochs(&spec, Lots::new(1)), 7);
+        assert_eq!(smooth.epochs(&spec, Draws::new(1)), 4);
+        assert_eq!(Goal::Epochs(7, None).epochs(&spec, Draws::new(1)), 7);
     }
 }

@@ -203,9 +203,9 @@ impl DemoJob {
 
 /// Arrival of each job in seconds, in the order of [`JOBS`]. One of them arrives at once.
 pub(super) fn arrivals(seed: u64) -> Vec<f64> {
-    let mut lots = ChaCha8Rng::seed_from_u64(seed);
+    let mut draws = ChaCha8Rng::seed_from_u64(seed);
     let mut times: Vec<f64> =
-        JOBS.iter().map(|_| ARRIVALS * f64::from(lots.next_u32()) / f64::from(u32::MAX)).collect();
+        JOBS.iter().map(|_| ARRIVALS * f64::from(draws.next_u32()) / f64::from(u32::MAX)).collect();
     let first = times.iter().copied().fold(f64::INFINITY, f64::min);
     for time in &mut times {
         *time -= first;

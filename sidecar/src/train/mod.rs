@@ -18,7 +18,7 @@ use trainmaster_core::{
     SettingsError,
     engines::policy_inputs,
     policy::{Network, Policy, PolicyError, Validation},
-    sim::{Lots, SimError, WorkloadError, workload},
+    sim::{Draws, SimError, WorkloadError, workload},
 };
 
 pub(crate) use self::episodes::Means;
@@ -151,15 +151,15 @@ impl Course {
             Ok::<_, PolicyError>(Policy::new(self.engine, inputs.version, network(weights)?, validation))
         };
         let stage = Stage::of(self, played)?;
-        let (lots, seeds) = (Lots::new(self.seed), Seeds::of(self.seed));
+        let (draws, seeds) = (Draws::new(self.seed), Seeds::of(self.seed));
         let from = |first: u64, count: u64| (0..count).map(|at| first.wrapping_add(at)).collect::<Vec<u64>>();
 
         let shown = stage.shown(&from(seeds.training, SHOWN_EPISODES), SHOWN)?;
         if shown.is_empty() {
             return Err(TrainError::Nothing(self.workload.name.into()));
         }
-        let mut weights = initial(sizes.0, sizes.1, lots.of(1));
-        let Imitated { agreed, .. } = imitate(&mut weights, sizes, &shown, PASSES, lots.of(2));
+        let mut weights = initial(sizes.0, sizes.1, draws.of(1));
+        let Imitated { agreed, .. } = imitate(&mut weights, sizes, &shown, PASSES, draws.of(2));
 
         let heuristic = |seeds: &[u64]| {
             let episodes = seeds.iter().map(|seed| Episode { seed: *seed, policy: None });
@@ -186,8 +186,8 @@ impl Course {
         said(curve[0]);
         for step in 1..=self.steps {
             let noise = |pair: u32| {
-                let lots = lots.of(3).of(step.into()).of(pair.into());
-                (0..weights.len()).map(move |at| lots.normal(at as u64))
+                let draws = draws.of(3).of(step.into()).of(pair.into());
+                (0..weights.len()).map(move |at| draws.normal(at as u64))
             };
             let mut episodes = Vec::with_capacity(2 * self.pairs as usize);
             let places: Vec<usize> =

@@ -3,12 +3,12 @@
 
 use trainmaster_core::{
     policy::{Demonstration, Network},
-    sim::Lots,
+    sim::Draws,
 };
 
 /// Initial weights: normal, scaled by the width of the previous layer, so that scores are of the order of 1. Biases are
 /// 0.
-pub(super) fn initial(inputs: usize, hidden: usize, lots: Lots) -> Vec<f32> {
+pub(super) fn initial(inputs: usize, hidden: usize, draws: Draws) -> Vec<f32> {
     let (first, second) = ((2.0 / inputs as f64).sqrt(), (1.0 / hidden as f64).sqrt());
     (0..Network::size(inputs, hidden))
         .map(|at| {
@@ -18,7 +18,7 @@ pub(super) fn initial(inputs: usize, hidden: usize, lots: Lots) -> Vec<f32> {
                 _ if at < (inputs + 2) * hidden => second,
                 _ => 0.0,
             };
-            (deviation * lots.normal(at as u64)) as f32
+            (deviation * draws.normal(at as u64)) as f32
         })
         .collect()
 }
@@ -105,14 +105,14 @@ pub(super) fn imitate(
     (inputs, hidden): (usize, usize),
     shown: &[Demonstration],
     passes: u32,
-    lots: Lots,
+    draws: Draws,
 ) -> Imitated {
     const BATCH: usize = 64;
     let mut adam = Adam::new(0.005, weights.len());
     let mut imitated = Imitated { loss: 0.0, agreed: 0.0 };
     for pass in 0..passes {
         let (mut loss, mut agreed) = (0.0, 0_u32);
-        for batch in lots.order(pass.into(), shown.len()).chunks(BATCH) {
+        for batch in draws.order(pass.into(), shown.len()).chunks(BATCH) {
             let network = Network::new(inputs, hidden, std::mem::take(weights)).expect("Adam's steps are small");
             let mut gradient = vec![0.0; network.weights().len()];
             for at in batch {
@@ -134,12 +134,12 @@ pub(super) fn imitate(
 mod tests {
     use super::*;
 
-    fn shown(lots: Lots) -> Vec<Demonstration> {
+    fn shown(draws: Draws) -> Vec<Demonstration> {
         // The alternative with the largest first input.
         let demonstration = |key: u64| {
-            let lots = lots.of(key);
+            let draws = draws.of(key);
             let choices: Vec<Vec<f32>> =
-                (0..5).map(|at| (0..3).map(|input| lots.unit(10 * at + input) as f32).collect()).collect();
+                (0..5).map(|at| (0..3).map(|input| draws.unit(10 * at + input) as f32).collect()).collect();
             let chosen = (0..5).max_by(|a, b| choices[*a][0].total_cmp(&choices[*b][0])).unwrap();
             Demonstration { choices, chosen }
         };
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn gradients_are_those_of_finite_differences() {
-        let shown = &shown(Lots::new(1))[0];
-        let weights = initial(3, 4, Lots::new(2));
+        let shown = &shown(Draws::new(1))[0];
+        let weights = initial(3, 4, Draws::new(2));
         let network = |weights: Vec<f32>| Network::new(3, 4, weights).unwrap();
         let mut gradient = vec![0.0; weights.len()];
         let _ = cross_entropy(&network(weights.clone()), shown, &mut gradient);
@@ -166,9 +166,9 @@ mod tests {
 
     #[test]
     fn training_and_core_compute_the_same_scores() {
-        let lots = Lots::new(3);
-        let network = Network::new(3, 4, initial(3, 4, lots)).unwrap();
-        for shown in shown(lots) {
+        let draws = Draws::new(3);
+        let network = Network::new(3, 4, initial(3, 4, draws)).unwrap();
+        for shown in shown(draws) {
             let scores: Vec<f64> = shown.choices.iter().map(|choice| f64::from(network.score(choice))).collect();
             let total: f64 = scores.iter().map(|score| score.exp()).sum();
             let (loss, _) = cross_entropy(&network, &shown, &mut vec![0.0; network.weights().len()]);
@@ -178,10 +178,10 @@ mod tests {
 
     #[test]
     fn demonstrations_are_imitated_reproducibly() {
-        let shown = shown(Lots::new(1));
+        let shown = shown(Draws::new(1));
         let learn = || {
-            let mut weights = initial(3, 8, Lots::new(5));
-            let imitated = imitate(&mut weights, (3, 8), &shown, 150, Lots::new(6));
+            let mut weights = initial(3, 8, Draws::new(5));
+            let imitated = imitate(&mut weights, (3, 8), &shown, 150, Draws::new(6));
             (weights, imitated)
         };
         let (weights, imitated) = learn();

@@ -19,11 +19,11 @@ impl SpeedFit {
     ///
     /// # Examples
     /// ```
-    /// use trainmaster_core::{fit::{SpeedFit, SpeedModel, SpeedOptions, SpeedSample}, sim::Lots};
+    /// use trainmaster_core::{fit::{SpeedFit, SpeedModel, SpeedOptions, SpeedSample}, sim::Draws};
     ///
     /// let (samples, options) = ([SpeedSample::new(2, 2, 1.0)], SpeedOptions::default());
     /// let fit = SpeedFit::fit(SpeedModel::Async, &samples, &options);
-    /// let draw = |seed| fit.draw(&samples, &options, &mut (0..).map(|key| Lots::new(seed).normal(key)));
+    /// let draw = |seed| fit.draw(&samples, &options, &mut (0..).map(|key| Draws::new(seed).normal(key)));
     /// let speeds = |p, w| (0..50).map(|seed| draw(seed).speed(p, w)).collect::<Vec<_>>();
     /// let spread = |speeds: Vec<f64>| {
     ///     speeds.iter().fold(0.0_f64, |a, b| a.max(*b)) / speeds.iter().fold(9.9_f64, |a, b| a.min(*b))
@@ -52,14 +52,14 @@ impl SpeedFit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fit::SpeedModel, sim::Lots};
+    use crate::{fit::SpeedModel, sim::Draws};
 
     fn draws(samples: &[SpeedSample], p: u32, w: u32) -> (f64, f64) {
         let options = SpeedOptions::default();
         let fit = SpeedFit::fit(SpeedModel::Sync { batch: 64.0 }, samples, &options);
-        let lots = Lots::new(4);
+        let draws = Draws::new(4);
         let logs = (0..200).map(|number| {
-            let drawn = fit.draw(samples, &options, &mut (0..).map(|key| lots.of(number).normal(key)));
+            let drawn = fit.draw(samples, &options, &mut (0..).map(|key| draws.of(number).normal(key)));
             libm::log(drawn.speed(p, w) / fit.speed(p, w))
         });
         let logs: Vec<f64> = logs.collect();

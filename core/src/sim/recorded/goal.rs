@@ -12,7 +12,7 @@ use crate::{
     event::End,
     fit::{Convergence, LossFit},
     job::Job,
-    sim::{lots::Lots, truth::Curve, truth::Goal, truth::Loss},
+    sim::{draws::Draws, truth::Curve, truth::Goal, truth::Loss},
 };
 
 /// The basis of a job's amount of training.
@@ -108,11 +108,11 @@ impl KnownGoal {
         self.interval.0 < self.interval.1
     }
 
-    pub(super) fn draw(&self, lots: Lots, most: u32) -> Goal {
+    pub(super) fn draw(&self, draws: Draws, most: u32) -> Goal {
         /// The ninth decile of the normal distribution.
         const DECILE: f64 = 1.2816;
         let (low, high) = self.interval;
-        let z = lots.normal(0);
+        let z = draws.normal(0);
         let side = if z < 0.0 { self.epochs.saturating_sub(low) } else { high.saturating_sub(self.epochs) };
         let drawn = f64::from(self.epochs) + z / DECILE * f64::from(side);
         let least = self.done / self.epoch_steps + 1;

@@ -14,7 +14,7 @@ use crate::{
     event::End,
     fit::SpeedHistory,
     job::JobSpec,
-    sim::{lots::Lots, truth::Truth},
+    sim::{draws::Draws, truth::Truth},
     state::State,
     time::Span,
 };
@@ -100,11 +100,11 @@ impl Known {
         self.speed.is_drawn() || self.goal.is_drawn()
     }
 
-    /// Draws a truth that is consistent with the knowledge. `lots` are the job's.
-    pub(super) fn draw(&self, spec: &JobSpec, lots: Lots) -> Truth {
+    /// Draws a truth that is consistent with the knowledge. `draws` are the job's.
+    pub(super) fn draw(&self, spec: &JobSpec, draws: Draws) -> Truth {
         Truth {
-            speed: self.speed.draw(lots.of(1)),
-            goal: self.goal.draw(lots.of(2), spec.convergence.max_epochs),
+            speed: self.speed.draw(draws.of(1)),
+            goal: self.goal.draw(draws.of(2), spec.convergence.max_epochs),
             epoch_steps: Some(self.goal.epoch_steps),
             speed_noise: self.noise,
             start: self.start,

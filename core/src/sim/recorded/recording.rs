@@ -11,7 +11,7 @@ use crate::{
     job::JobSpec,
     server::ServerSpec,
     settings::Settings,
-    sim::{lots::Lots, workload::ServerChange, workload::SimJob, workload::Workload},
+    sim::{draws::Draws, workload::ServerChange, workload::SimJob, workload::Workload},
     time::{Span, Time},
 };
 
@@ -115,13 +115,13 @@ impl Recording {
     pub fn workload(&self, seed: u64) -> Workload {
         let origin = self.from.0.div_euclid(DAY) * DAY;
         let shift = |at: Time| Time(at.0 - origin);
-        let lots = Lots::new(seed).of(DRAWS);
+        let draws = Draws::new(seed).of(DRAWS);
         let jobs = self.simulated().map(|(job, known)| SimJob {
             arrival: shift(job.arrival),
             spec: job.remaining_spec(known),
             profiling: None,
             done: known.goal.done,
-            truth: known.draw(&job.spec, lots.of(job.id.0)),
+            truth: known.draw(&job.spec, draws.of(job.id.0)),
         });
         let mut parameters = self.settings.parameters.clone();
         parameters.retain(|name, _| EXPERIMENT.contains(&name.as_str()));

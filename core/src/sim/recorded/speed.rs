@@ -11,7 +11,7 @@ use super::{
 use crate::{
     fit::{Confidence, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedSample},
     job::{Job, JobSpec},
-    sim::{lots::Lots, truth::Speed},
+    sim::{draws::Draws, truth::Speed},
 };
 
 /// The basis of a job's speed.
@@ -124,9 +124,9 @@ impl KnownSpeed {
         matches!(self.kind, Kind::Fitted(_))
     }
 
-    pub(super) fn draw(&self, lots: Lots) -> Speed {
+    pub(super) fn draw(&self, draws: Draws) -> Speed {
         match &self.kind {
-            Kind::Fitted(measured) => Speed::Fitted(measured.draw(&mut (0..).map(|key| lots.normal(key))).curve()),
+            Kind::Fitted(measured) => Speed::Fitted(measured.draw(&mut (0..).map(|key| draws.normal(key))).curve()),
             Kind::Declared(speed) => speed.clone(),
         }
     }

@@ -46,7 +46,7 @@ use crate::{
     job::{Convergence, Dataset, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
     settings::Parameter,
-    sim::{lots::Lots, truth::Goal, truth::Speed, truth::Truth},
+    sim::{draws::Draws, truth::Goal, truth::Speed, truth::Truth},
     time::{Span, Time},
 };
 
@@ -128,9 +128,9 @@ const REQUESTED: [(u32, u64); 5] = [(2, 1217), (4, 1461), (8, 1136), (16, 106), 
 const NETWORK: i64 = 1_000_000_000;
 
 fn build(request: &Request, kind: &Kind) -> Workload {
-    let lots = Lots::new(request.seed);
-    let count = lots.whole(0, kind.types.0, kind.types.1);
-    let edge = |number: u32| edge_server(number, count, kind, lots.of(1).of(number.into()));
+    let draws = Draws::new(request.seed);
+    let count = draws.whole(0, kind.types.0, kind.types.1);
+    let edge = |number: u32| edge_server(number, count, kind, draws.of(1).of(number.into()));
     let mut servers: Vec<(ServerSpec, u64)> = (0..request.servers.unwrap_or(kind.servers)).map(edge).collect();
     let mut types: BTreeMap<u64, u32> = BTreeMap::new();
     for (server, of) in &servers {
@@ -138,13 +138,13 @@ fn build(request: &Request, kind: &Kind) -> Workload {
     }
     let types: Vec<(u64, u32)> = types.into_iter().collect();
     let mut arrivals: Vec<i64> =
-        (0..request.jobs.unwrap_or(kind.jobs)).map(|number| arrival(lots.of(2).of(number.into()))).collect();
+        (0..request.jobs.unwrap_or(kind.jobs)).map(|number| arrival(draws.of(2).of(number.into()))).collect();
     arrivals.sort_unstable();
     let jobs: Vec<SimJob> = (0..)
         .zip(arrivals)
-        .map(|(number, slot)| job(number, Time(slot * kind.slot.0), &types, kind, lots.of(3).of(number.into())))
+        .map(|(number, slot)| job(number, Time(slot * kind.slot.0), &types, kind, draws.of(3).of(number.into())))
         .collect();
-    servers.extend(cloud(&types, &jobs, kind, lots.of(4)));
+    servers.extend(cloud(&types, &jobs, kind, draws.of(4)));
     let slot = || Parameter::Text(format!("{}s", kind.slot.0 / 1000));
     Workload {
         jobs,
@@ -168,27 +168,27 @@ fn build(request: &Request, kind: &Kind) -> Workload {
 }
 
 /// Slot of an arrival.
-fn arrival(lots: Lots) -> i64 {
-    if lots.unit(0) < EVENLY {
-        return lots.whole(1, 0, ARRIVALS as u64 - 1) as i64;
+fn arrival(draws: Draws) -> i64 {
+    if draws.unit(0) < EVENLY {
+        return draws.whole(1, 0, ARRIVALS as u64 - 1) as i64;
     }
-    let peak = PEAKS[lots.whole(2, 0, 1) as usize];
-    let around = (0..).map(|attempt| (peak + WIDTH * lots.of(3).normal(attempt)).floor() as i64);
+    let peak = PEAKS[draws.whole(2, 0, 1) as usize];
+    let around = (0..).map(|attempt| (peak + WIDTH * draws.of(3).normal(attempt)).floor() as i64);
     around.into_iter().find(|slot| (0..ARRIVALS).contains(slot)).expect("most are")
 }
 
 /// An edge server with its type.
-fn edge_server(number: u32, types: u64, kind: &Kind, lots: Lots) -> (ServerSpec, u64) {
-    let of = if kind.large { lots.whole(0, 0, types - 1) } else { u64::from(number) % types };
+fn edge_server(number: u32, types: u64, kind: &Kind, draws: Draws) -> (ServerSpec, u64) {
+    let of = if kind.large { draws.whole(0, 0, types - 1) } else { u64::from(number) % types };
     let gpus = if kind.large { trace::gpus(number) } else { 1 };
-    let labels = uploads(UPLOAD, kind, lots.of(1));
+    let labels = uploads(UPLOAD, kind, draws.of(1));
     (server(format!("s{number}"), of, gpus, labels), of)
 }
 
 /// The whole cloud: one server per type.
-fn cloud(types: &[(u64, u32)], jobs: &[SimJob], kind: &Kind, lots: Lots) -> Vec<(ServerSpec, u64)> {
+fn cloud(types: &[(u64, u32)], jobs: &[SimJob], kind: &Kind, draws: Draws) -> Vec<(ServerSpec, u64)> {
     // The cloud is one place, with the same upload time for each zone.
-    let mut labels = uploads(UPLOAD_TO_CLOUD, kind, lots);
+    let mut labels = uploads(UPLOAD_TO_CLOUD, kind, draws);
     labels.insert("zone".into(), "cloud".into());
     let of_type = |(of, _): &(u64, u32)| {
         let wants = |job: &&SimJob| job.spec.worker.demand.contains_key(&gpu(*of));
@@ -218,22 +218,22 @@ fn server(name: String, of: u64, gpus: u32, labels: BTreeMap<String, String>) ->
     }
 }
 
-fn uploads((least, most): (u64, u64), kind: &Kind, lots: Lots) -> BTreeMap<String, String> {
-    let seconds = |zone| lots.whole(zone, least, most) * kind.slot.0 as u64 / 1000;
+fn uploads((least, most): (u64, u64), kind: &Kind, draws: Draws) -> BTreeMap<String, String> {
+    let seconds = |zone| draws.whole(zone, least, most) * kind.slot.0 as u64 / 1000;
     (0..ZONES).map(|zone| (format!("upload.z{zone}"), format!("{}s", seconds(zone)))).collect()
 }
 
-fn job(number: u32, arrival: Time, types: &[(u64, u32)], kind: &Kind, lots: Lots) -> SimJob {
-    let (of, gpus) = types[lots.whole(0, 0, types.len() as u64 - 1) as usize];
-    let (chunks, chunk_size) = DATASETS[lots.whole(1, 0, DATASETS.len() as u64 - 1) as usize];
-    let epochs = lots.whole(2, EPOCHS.0, EPOCHS.1) as u32;
-    let compute = lots.between(3, kind.compute.0, kind.compute.1) + lots.between(4, 0.010, 0.100);
+fn job(number: u32, arrival: Time, types: &[(u64, u32)], kind: &Kind, draws: Draws) -> SimJob {
+    let (of, gpus) = types[draws.whole(0, 0, types.len() as u64 - 1) as usize];
+    let (chunks, chunk_size) = DATASETS[draws.whole(1, 0, DATASETS.len() as u64 - 1) as usize];
+    let epochs = draws.whole(2, EPOCHS.0, EPOCHS.1) as u32;
+    let compute = draws.between(3, kind.compute.0, kind.compute.1) + draws.between(4, 0.010, 0.100);
     let batch_time = Span((compute * 1000.0).round() as i64);
-    let size = lots.whole(5, kind.size.0, kind.size.1) as i64;
-    let bandwidth = lots.whole(6, kind.bandwidth.0, kind.bandwidth.1) as i64;
+    let size = draws.whole(5, kind.size.0, kind.size.1) as i64;
+    let bandwidth = draws.whole(6, kind.bandwidth.0, kind.bandwidth.1) as i64;
     // 2q/b in seconds.
     let exchange = 2.0 * 8.0 * (size << 20) as f64 / (bandwidth as f64 * 1e6);
-    let requested = requested(lots.of(7)).min(chunks).min(gpus);
+    let requested = requested(draws.of(7)).min(chunks).min(gpus);
     let role = |demand: &[(&str, i64)], max: u32, requested: u32| RoleSpec {
         demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
         min: 1,
@@ -252,7 +252,7 @@ fn job(number: u32, arrival: Time, types: &[(u64, u32)], kind: &Kind, lots: Lots
             batches_per_chunk: BATCHES,
             epochs,
             batch_time: Some(batch_time),
-            upload: format!("z{}", lots.whole(8, 0, ZONES - 1)),
+            upload: format!("z{}", draws.whole(8, 0, ZONES - 1)),
             chunk_size,
         }),
         ..JobSpec::minimal(&format!("job-{number}"))
@@ -280,9 +280,9 @@ fn job(number: u32, arrival: Time, types: &[(u64, u32)], kind: &Kind, lots: Lots
     }
 }
 
-fn requested(lots: Lots) -> u32 {
+fn requested(draws: Draws) -> u32 {
     let total: u64 = REQUESTED.iter().map(|(_, count)| count).sum();
-    let mut left = lots.whole(0, 0, total - 1);
+    let mut left = draws.whole(0, 0, total - 1);
     for (workers, count) in REQUESTED {
         if left < count {
             return workers;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::sim::{
-    lots::Lots,
+    draws::Draws,
     truth::{Speed, Truth},
 };
 use crate::{
@@ -188,14 +188,14 @@ impl Entry {
 }
 
 impl SimJob {
-    /// The job file as submitted, with the measured profile. `lots` are the job's.
-    pub fn submitted(&self, lots: Lots) -> JobSpec {
+    /// The job file as submitted, with the measured profile. `draws` are the job's.
+    pub fn submitted(&self, draws: Draws) -> JobSpec {
         let mut spec = self.spec.clone();
         if let Some(profiling) = self.profiling.as_ref().filter(|_| spec.profile.is_empty()) {
             let measure = |(at, &(servers, workers)): (usize, &(u32, u32))| {
                 let shape = crate::shape::Shape { workers, servers };
                 let speed = self.truth.speed.alone(&self.spec, shape);
-                let error = 1.0 + profiling.noise * lots.normal(at as u64);
+                let error = 1.0 + profiling.noise * draws.normal(at as u64);
                 crate::job::ProfiledSpeed { servers, workers, speed: speed * error.max(0.1) }
             };
             spec.profile = profiling.pairs.iter().enumerate().map(measure).filter(|pair| pair.speed > 0.0).collect();
@@ -216,17 +216,17 @@ impl SimJob {
 
 /// An arrival in intervals from the start. As in the Google cluster trace, most intervals are quiet: the weight of an
 /// interval is exponential to the third power, so that a few hold most jobs.
-pub(super) fn spikes(lots: Lots, job: u64, intervals: u32) -> f64 {
+pub(super) fn spikes(draws: Draws, job: u64, intervals: u32) -> f64 {
     let weight = |interval: u64| {
-        let draw = lots.of(1).exponential(interval);
+        let draw = draws.of(1).exponential(interval);
         draw * draw * draw
     };
     let intervals = u64::from(intervals);
     let total: f64 = (0..intervals).map(weight).sum();
-    let mut left = lots.unit(2 * job) * total;
+    let mut left = draws.unit(2 * job) * total;
     let interval = (0..intervals).find(|interval| {
         left -= weight(*interval);
         left < 0.0
     });
-    interval.unwrap_or(intervals - 1) as f64 + lots.unit(2 * job + 1)
+    interval.unwrap_or(intervals - 1) as f64 + draws.unit(2 * job + 1)
 }

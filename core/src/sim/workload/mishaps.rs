@@ -2,7 +2,7 @@
 
 use super::{Outage, Workload};
 use crate::{
-    sim::{lots::Lots, truth::Stragglers},
+    sim::{draws::Draws, truth::Stragglers},
     time::{Span, Time},
 };
 
@@ -17,12 +17,12 @@ impl Workload {
     pub fn fail_servers(&mut self, per_day: f64, away: Span, seed: u64) {
         let last = self.jobs.iter().map(|job| job.arrival).max().unwrap_or_default();
         let end = self.end.unwrap_or(last + AFTER);
-        let lots = Lots::new(seed).of(FAILURES);
+        let draws = Draws::new(seed).of(FAILURES);
         for server in 0..self.servers.len() {
-            let lots = lots.of(server as u64);
+            let draws = draws.of(server as u64);
             let mut at = Time(0);
             for number in 0.. {
-                at = at + Span::from_seconds(lots.exponential(number) * 86_400.0 / per_day);
+                at = at + Span::from_seconds(draws.exponential(number) * 86_400.0 / per_day);
                 if at >= end {
                     break;
                 }

@@ -17,7 +17,7 @@ use super::{Entry, Request, SimJob, Workload, trace};
 use crate::{
     job::{Convergence, JobSpec, Partition, Resize, RoleSpec, StopChoice, TrainingMode},
     server::ServerSpec,
-    sim::{lots::Lots, truth::Curve, truth::Goal, truth::Loss, truth::SlotLoad, truth::Speed, truth::Truth},
+    sim::{draws::Draws, truth::Curve, truth::Goal, truth::Loss, truth::SlotLoad, truth::Speed, truth::Truth},
     time::{Span, Time},
 };
 
@@ -68,12 +68,12 @@ const KINDS: [Kind; 5] = [
 ];
 
 fn workload(request: &Request, servers: u32, jobs: u32, hours: f64, gpus: fn(u32) -> u32) -> Workload {
-    let lots = Lots::new(request.seed);
+    let draws = Draws::new(request.seed);
     let (servers, jobs) = (request.servers.unwrap_or(servers), request.jobs.unwrap_or(jobs));
     let most: u32 = (0..servers).map(gpus).sum();
     Workload {
         servers: (0..servers).map(|number| server(number, gpus(number))).collect(),
-        jobs: (0..jobs).map(|number| job(number, most, hours, lots.of(number.into()))).collect(),
+        jobs: (0..jobs).map(|number| job(number, most, hours, draws.of(number.into()))).collect(),
         enact_delay: Span::seconds(1),
         report_every: Span::seconds(60),
         oversubscribe: 2000,
@@ -93,14 +93,14 @@ fn server(number: u32, gpus: u32) -> ServerSpec {
     }
 }
 
-fn job(number: u32, most: u32, span: f64, lots: Lots) -> SimJob {
-    let kind = &KINDS[lots.whole(0, 0, KINDS.len() as u64 - 1) as usize];
-    let gpus = SIZES[lots.whole(1, 0, SIZES.len() as u64 - 1) as usize].min(most);
-    let with_servers = lots.unit(2) < 0.5;
-    let hours = (40.0 / 60.0 * libm::exp(1.3 * lots.normal(3))).clamp(5.0 / 60.0, 24.0);
-    let epochs = lots.whole(4, 20, 100) as u32;
-    let deadline = f64::max(1.1 * hours, lots.between(5, 0.5, 24.0));
-    let best = lots.between(6, 0.7, 0.97);
+fn job(number: u32, most: u32, span: f64, draws: Draws) -> SimJob {
+    let kind = &KINDS[draws.whole(0, 0, KINDS.len() as u64 - 1) as usize];
+    let gpus = SIZES[draws.whole(1, 0, SIZES.len() as u64 - 1) as usize].min(most);
+    let with_servers = draws.unit(2) < 0.5;
+    let hours = (40.0 / 60.0 * libm::exp(1.3 * draws.normal(3))).clamp(5.0 / 60.0, 24.0);
+    let epochs = draws.whole(4, 20, 100) as u32;
+    let deadline = f64::max(1.1 * hours, draws.between(5, 0.5, 24.0));
+    let best = draws.between(6, 0.7, 0.97);
     let role = |demand: &[(&str, i64)], count| RoleSpec {
         demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
         min: count,
@@ -110,10 +110,10 @@ fn job(number: u32, most: u32, span: f64, lots: Lots) -> SimJob {
     };
     // Layers have different sizes.
     let part = |at: u32| Partition {
-        parameters: lots.whole(100 + u64::from(at), 1, 10),
+        parameters: draws.whole(100 + u64::from(at), 1, 10),
         after: at.checked_sub(1).into_iter().collect(),
     };
-    let cpu = 1000 * lots.whole(7, 2, 6) as i64;
+    let cpu = 1000 * draws.whole(7, 2, 6) as i64;
     let spec = JobSpec {
         model: kind.name.into(),
         resize: Resize::Fixed,
@@ -126,20 +126,20 @@ fn job(number: u32, most: u32, span: f64, lots: Lots) -> SimJob {
         model_size: kind.size,
         deadline: Some(Span::from_seconds(deadline * 3600.0)),
         accuracy: Some(best - 0.01),
-        urgency: Some(lots.whole(8, 1, 10) as u32),
+        urgency: Some(draws.whole(8, 1, 10) as u32),
         stop: StopChoice::Optimal,
         stop_under_load: StopChoice::Accuracy,
         partitions: if kind.is_cut && gpus > 1 { (0..gpus).map(part).collect() } else { Vec::new() },
         ..JobSpec::minimal(&format!("job-{number}"))
     };
     let step = hours * 3600.0 / (f64::from(epochs) * STEPS as f64);
-    let exchange = if gpus > 1 || with_servers { step * lots.between(9, 0.1, 0.5) } else { 0.0 };
+    let exchange = if gpus > 1 || with_servers { step * draws.between(9, 0.1, 0.5) } else { 0.0 };
     // An iteration's exchanges between neighbours, 50 to 100 MB each.
-    let megabits = 8.0 * lots.between(10, 50.0, 100.0) * f64::from(gpus - 1 + u32::from(with_servers));
+    let megabits = 8.0 * draws.between(10, 50.0, 100.0) * f64::from(gpus - 1 + u32::from(with_servers));
     // 1/(b·k + 1) has a hundredth of its fall left at the start of the owners' last fifth to half.
-    let curve = Curve::Inverse([lots.between(11, 10.0, 40.0) / f64::from(epochs), 1.0, 0.05]);
+    let curve = Curve::Inverse([draws.between(11, 10.0, 40.0) / f64::from(epochs), 1.0, 0.05]);
     SimJob {
-        arrival: Time((lots.unit(12) * span * 3_600_000.0) as i64),
+        arrival: Time((draws.unit(12) * span * 3_600_000.0) as i64),
         spec,
         profiling: None,
         done: 0,

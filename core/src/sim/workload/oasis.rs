@@ -34,7 +34,7 @@ use crate::{
     job::{Convergence, Dataset, JobSpec, RoleSpec, TrainingMode, Utility, UtilityKind},
     server::ServerSpec,
     settings::Parameter,
-    sim::{lots::Lots, truth::Goal, truth::Speed, truth::Truth},
+    sim::{draws::Draws, truth::Goal, truth::Speed, truth::Truth},
     time::{Span, Time},
 };
 
@@ -78,7 +78,7 @@ struct Kind {
     in_time: Option<u32>,
     /// Minimum of γ1.
     value: f64,
-    class: fn(u32, Lots) -> Class,
+    class: fn(u32, Draws) -> Class,
 }
 
 #[derive(Clone, Copy)]
@@ -88,8 +88,8 @@ enum Class {
     Critical,
 }
 
-fn mixed(_: u32, lots: Lots) -> Class {
-    match lots.unit(0) {
+fn mixed(_: u32, draws: Draws) -> Class {
+    match draws.unit(0) {
         draw if draw < 0.10 => Class::Insensitive,
         draw if draw < 0.65 => Class::Sensitive,
         _ => Class::Critical,
@@ -103,21 +103,21 @@ const WORKER_SERVERS: [(i64, i64, i64); 6] =
 const PARAMETER_SERVER: (i64, i64) = (36, 60);
 
 fn build(request: &Request, kind: Kind) -> Result<Workload, WorkloadError> {
-    let lots = Lots::new(request.seed);
+    let draws = Draws::new(request.seed);
     let servers = request.servers.unwrap_or(kind.servers);
     if servers < 2 {
         let problem = format!("{servers} must be at least 2: workers and parameter servers have servers of their own");
         return Err(WorkloadError { key: "servers", problem });
     }
     let jobs = (0..request.jobs.unwrap_or(kind.jobs)).map(|number| {
-        let slot = spikes(lots.of(1), number.into(), kind.slots) as i64;
-        job(number, Time(slot * SLOT.0), &kind, lots.of(2).of(number.into()))
+        let slot = spikes(draws.of(1), number.into(), kind.slots) as i64;
+        job(number, Time(slot * SLOT.0), &kind, draws.of(2).of(number.into()))
     });
     let hour = || Parameter::Text("1h".into());
     let round_robin = || Parameter::Text("round_robin".into());
     Ok(Workload {
         jobs: jobs.collect(),
-        servers: (0..servers).map(|number| server(number, lots.of(3).of(number.into()))).collect(),
+        servers: (0..servers).map(|number| server(number, draws.of(3).of(number.into()))).collect(),
         report_every: Span::seconds(600),
         end: Some(Time(i64::from(kind.slots) * SLOT.0)),
         parameters: BTreeMap::from([
@@ -133,14 +133,14 @@ fn build(request: &Request, kind: Kind) -> Result<Workload, WorkloadError> {
     })
 }
 
-fn server(number: u32, lots: Lots) -> ServerSpec {
+fn server(number: u32, draws: Draws) -> ServerSpec {
     let workers = number.is_multiple_of(2);
     let (gpus, cpus, gib) = if workers {
-        WORKER_SERVERS[lots.whole(0, 0, WORKER_SERVERS.len() as u64 - 1) as usize]
+        WORKER_SERVERS[draws.whole(0, 0, WORKER_SERVERS.len() as u64 - 1) as usize]
     } else {
         (0, PARAMETER_SERVER.0, PARAMETER_SERVER.1)
     };
-    let bandwidth = lots.whole(1, 20_000, 50_000) as i64;
+    let bandwidth = draws.whole(1, 20_000, 50_000) as i64;
     let capacity = [("cpu", cpus * 1000), ("memory", gib << 10), ("disk", 500 << 10), ("bandwidth", bandwidth)];
     ServerSpec {
         name: format!("{}{}", if workers { "w" } else { "p" }, number / 2),
@@ -167,22 +167,22 @@ struct Training {
 }
 
 impl Training {
-    fn drawn(in_time: Option<u32>, lots: Lots) -> Self {
+    fn drawn(in_time: Option<u32>, draws: Draws) -> Self {
         // About half of the draws have a suitable τ for N workers, and one in eighty for three workers.
         for attempt in 0.. {
-            let lots = lots.of(attempt);
+            let draws = draws.of(attempt);
             let mut training = Self {
-                epochs: lots.whole(0, 50, 200) as u32,
-                chunks: lots.whole(1, 5, 100) as u32,
-                batches: lots.whole(2, 10, 100) as u32,
+                epochs: draws.whole(0, 50, 200) as u32,
+                chunks: draws.whole(1, 5, 100) as u32,
+                batches: draws.whole(2, 10, 100) as u32,
                 batch_time: Span::ZERO,
-                size: (lots.between(3, 30e6, 575e6) / f64::from(1 << 20)).round() as i64,
-                bandwidth: (lots.whole(4, 100, 5000) as i64, lots.whole(5, 5000, 20_000) as i64),
-                target: lots.between(6, 1.0, 15.0),
+                size: (draws.between(3, 30e6, 575e6) / f64::from(1 << 20)).round() as i64,
+                bandwidth: (draws.whole(4, 100, 5000) as i64, draws.whole(5, 5000, 20_000) as i64),
+                target: draws.between(6, 1.0, 15.0),
             };
             let most = in_time.map_or(0.1, |workers| training.longest_batch_time(workers).min(0.1));
             if most >= 0.001 {
-                training.batch_time = Span((lots.between(7, 0.001, most) * SLOT.0 as f64) as i64);
+                training.batch_time = Span((draws.between(7, 0.001, most) * SLOT.0 as f64) as i64);
                 return training;
             }
         }
@@ -206,11 +206,11 @@ impl Training {
     }
 }
 
-fn job(number: u32, arrival: Time, kind: &Kind, lots: Lots) -> SimJob {
-    let training = Training::drawn(kind.in_time, lots.of(1));
-    let lots = lots.of(2);
+fn job(number: u32, arrival: Time, kind: &Kind, draws: Draws) -> SimJob {
+    let training = Training::drawn(kind.in_time, draws.of(1));
+    let draws = draws.of(2);
     let role = |key: u64, gpus: i64, bandwidth: i64, max: u32, requested: u32| {
-        let whole = |at: u64, from: u64, to: u64| lots.of(key).whole(at, from, to) as i64;
+        let whole = |at: u64, from: u64, to: u64| draws.of(key).whole(at, from, to) as i64;
         let demand = [
             ("gpu", gpus * 1000),
             ("cpu", whole(0, 1, 10) * 1000),
@@ -222,13 +222,13 @@ fn job(number: u32, arrival: Time, kind: &Kind, lots: Lots) -> SimJob {
         let demand = demand.map(|(name, amount)| (name.to_owned(), amount)).collect();
         RoleSpec { demand, min: 1, max, requested, command: String::new() }
     };
-    let requested = lots.whole(0, 1, 30).min(training.chunks.into()) as u32;
-    let decay = match (kind.class)(number, lots.of(1)) {
+    let requested = draws.whole(0, 1, 30).min(training.chunks.into()) as u32;
+    let decay = match (kind.class)(number, draws.of(1)) {
         Class::Insensitive => 0.0,
-        Class::Sensitive => lots.between(2, 0.01, 1.0),
-        Class::Critical => lots.between(2, 4.0, 6.0),
+        Class::Sensitive => draws.between(2, 0.01, 1.0),
+        Class::Critical => draws.between(2, 4.0, 6.0),
     };
-    let gpus = lots.whole(3, 0, 4) as i64;
+    let gpus = draws.whole(3, 0, 4) as i64;
     let spec = JobSpec {
         mode: TrainingMode::Async,
         convergence: Convergence { max_epochs: training.epochs, ..Convergence::default() },
@@ -242,7 +242,7 @@ fn job(number: u32, arrival: Time, kind: &Kind, lots: Lots) -> SimJob {
         )),
         model_size: training.size,
         utility: Some(Utility {
-            value: lots.between(6, kind.value, 100.0),
+            value: draws.between(6, kind.value, 100.0),
             decay,
             target: Span((training.target * SLOT.0 as f64) as i64),
             ..Utility::new(UtilityKind::Sigmoid)

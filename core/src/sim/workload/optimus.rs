@@ -35,7 +35,7 @@ use crate::{
     job::{Convergence, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
     settings::Parameter,
-    sim::{lots::Lots, truth::Curve, truth::Goal, truth::Loss, truth::Speed, truth::StepTime, truth::Truth},
+    sim::{draws::Draws, truth::Curve, truth::Goal, truth::Loss, truth::Speed, truth::StepTime, truth::Truth},
     time::{Span, Time},
 };
 
@@ -69,7 +69,7 @@ pub(super) const POISSON: Entry = Entry {
     build: |request| {
         let servers = f64::from(request.servers.unwrap_or(SERVERS));
         let mean = 200.0 * f64::from(SERVERS) / servers;
-        build(request, 60, move |lots, job, last| if job == 0 { 0.0 } else { last + mean * lots.exponential(job) })
+        build(request, 60, move |draws, job, last| if job == 0 { 0.0 } else { last + mean * draws.exponential(job) })
     },
 };
 
@@ -77,7 +77,7 @@ pub(super) const BURSTY: Entry = Entry {
     name: "optimus-bursty",
     summary: "60 jobs of Table 1 in spikes over 7 hours, as in the Google cluster trace",
     source: SOURCE,
-    build: |request| build(request, 60, |lots, job, _| 600.0 * spikes(lots, job, 42)),
+    build: |request| build(request, 60, |draws, job, _| 600.0 * spikes(draws, job, 42)),
 };
 
 /// The paper's testbed.
@@ -138,15 +138,15 @@ const MODELS: [Model; 9] = [
         time: time([0.415, 1.607], [0.0215, 0.251], [0.0209, 0.0051], 0.30) },
 ];
 
-fn build(request: &Request, jobs: u32, arrival: impl Fn(Lots, u64, f64) -> f64) -> Result<Workload, WorkloadError> {
-    let lots = Lots::new(request.seed);
+fn build(request: &Request, jobs: u32, arrival: impl Fn(Draws, u64, f64) -> f64) -> Result<Workload, WorkloadError> {
+    let draws = Draws::new(request.seed);
     let (count, servers) = (request.jobs.unwrap_or(jobs), request.servers.unwrap_or(SERVERS));
     let mut last = 0.0;
     let jobs = (0..count).map(|number| {
         let round = u64::from(number) / MODELS.len() as u64;
-        let order = lots.of(1).order(round, MODELS.len());
-        last = arrival(lots.of(2), number.into(), last);
-        job(number, &MODELS[order[number as usize % MODELS.len()]], last, lots.of(3).of(number.into()))
+        let order = draws.of(1).order(round, MODELS.len());
+        last = arrival(draws.of(2), number.into(), last);
+        job(number, &MODELS[order[number as usize % MODELS.len()]], last, draws.of(3).of(number.into()))
     });
     Ok(Workload {
         jobs: jobs.collect(),
@@ -158,8 +158,8 @@ fn build(request: &Request, jobs: u32, arrival: impl Fn(Lots, u64, f64) -> f64) 
     })
 }
 
-fn uniform(lots: Lots, job: u64, _: f64) -> f64 {
-    12_000.0 * lots.unit(job)
+fn uniform(draws: Draws, job: u64, _: f64) -> f64 {
+    12_000.0 * draws.unit(job)
 }
 
 fn in_mode(mode: TrainingMode, mut workload: Workload) -> Workload {
@@ -177,7 +177,7 @@ fn server(number: u32) -> ServerSpec {
     }
 }
 
-fn job(number: u32, model: &Model, arrival: f64, lots: Lots) -> SimJob {
+fn job(number: u32, model: &Model, arrival: f64, draws: Draws) -> SimJob {
     let role = |demand: &[(&str, i64)]| RoleSpec {
         demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
         min: 1,
@@ -192,17 +192,17 @@ fn job(number: u32, model: &Model, arrival: f64, lots: Lots) -> SimJob {
     }
     let spec = JobSpec {
         model: model.name.into(),
-        mode: if lots.unit(0) < 0.5 { TrainingMode::Sync } else { TrainingMode::Async },
+        mode: if draws.unit(0) < 0.5 { TrainingMode::Sync } else { TrainingMode::Async },
         batch: model.batch,
         examples: model.examples,
-        convergence: Convergence { delta: lots.between(1, 0.01, 0.05), patience: 10, max_epochs: 200 },
+        convergence: Convergence { delta: draws.between(1, 0.01, 0.05), patience: 10, max_epochs: 200 },
         worker,
         server: Some(role(&[("cpu", 2000), ("memory", 9 * 1024)])),
         model_size: libm::round(model.parameters * 4e6 / 1_048_576.0) as i64,
         restart_cost: Some(Span::seconds(35)),
         ..JobSpec::minimal(&format!("{}-{number}", model.name))
     };
-    let beta = [0.05 * libm::pow(8.0, lots.unit(2)), 1.0, lots.between(3, 0.0, 0.3)];
+    let beta = [0.05 * libm::pow(8.0, draws.unit(2)), 1.0, draws.between(3, 0.0, 0.3)];
     SimJob {
         arrival: Time(libm::round(arrival * 1000.0) as i64),
         spec,
@@ -247,7 +247,7 @@ mod tests {
         models.dedup();
         assert_eq!(models.len(), 9);
         for job in &workload.jobs {
-            job.submitted(Lots::new(1)).validate().unwrap();
+            job.submitted(Draws::new(1)).validate().unwrap();
             assert!(job.arrival <= Time(12_000_000));
         }
         assert_ne!(workload, UNIFORM.build(&request(2)).unwrap());
@@ -278,7 +278,7 @@ mod tests {
             ("rnn-lstm", [(1, 1, 162.0), (5, 5, 290.4), (11, 1, 466.2), (11, 11, 204.3)]),
         ] {
             let model = MODELS.iter().find(|known| known.name == model).unwrap();
-            let spec = JobSpec { mode: TrainingMode::Sync, ..job(0, model, 0.0, Lots::new(1)).spec };
+            let spec = JobSpec { mode: TrainingMode::Sync, ..job(0, model, 0.0, Draws::new(1)).spec };
             for (servers, workers, examples) in measured {
                 let speed = Speed::Steps(model.time).alone(&spec, Shape { workers, servers }) * model.batch as f64;
                 assert!((speed / examples - 1.0).abs() < 0.25, "{} at {servers}p {workers}w: {speed}", model.name);

@@ -14,7 +14,7 @@ use super::{
     Entry, Request,
     trace::{self, Recorded},
 };
-use crate::{sim::Lots, time::Span};
+use crate::{sim::Draws, time::Span};
 
 pub(super) const ENTRY: Entry = Entry {
     name: "philly",
@@ -103,28 +103,28 @@ fn at(quantiles: &[(f64, f64)], share: f64) -> f64 {
 }
 
 fn jobs(request: &Request) -> impl Iterator<Item = Recorded> {
-    let lots = Lots::new(request.seed);
+    let draws = Draws::new(request.seed);
     let servers = request.servers.unwrap_or(SERVERS);
     let slower = f64::from(trace::SERVERS) / f64::from(servers);
     let total: u32 = SIZES.iter().map(|(_, count, _)| count).sum();
     let mut arrival = 0.0;
     (0..request.jobs.unwrap_or(1000)).map(move |number| {
-        let lots = lots.of(number.into());
-        let mut left = lots.whole(0, 0, u64::from(total) - 1) as i64;
+        let draws = draws.of(number.into());
+        let mut left = draws.whole(0, 0, u64::from(total) - 1) as i64;
         let size = SIZES.iter().find(|(_, count, _)| {
             left -= i64::from(*count);
             left < 0
         });
         let (gpus, _, durations) = size.expect("below the total");
         if number > 0 {
-            arrival += at(&GAPS, lots.unit(1)) * slower;
+            arrival += at(&GAPS, draws.unit(1)) * slower;
         }
         Recorded {
             name: format!("job-{number}"),
             arrival: Span::from_seconds(arrival),
             // Limited to the size of a small cluster.
             gpus: (*gpus).min(servers * 2),
-            duration: Span::from_seconds(at(durations, lots.unit(2)).max(1.0)),
+            duration: Span::from_seconds(at(durations, draws.unit(2)).max(1.0)),
         }
     })
 }

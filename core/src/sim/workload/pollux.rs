@@ -19,7 +19,7 @@ use super::{Entry, Request, SimJob, Workload, WorkloadError};
 use crate::{
     job::{Convergence, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
-    sim::{lots::Lots, truth::Goal, truth::Speed, truth::StepTime, truth::Truth},
+    sim::{draws::Draws, truth::Goal, truth::Speed, truth::StepTime, truth::Truth},
     time::{Span, Time},
 };
 
@@ -231,20 +231,20 @@ fn job(row: &Row) -> Result<SimJob, WorkloadError> {
 }
 
 fn rows(request: &Request) -> Vec<Row> {
-    let lots = Lots::new(request.seed);
+    let draws = Draws::new(request.seed);
     let all: Vec<(&Application, (u32, u64, u32))> = APPLICATIONS
         .iter()
         .flat_map(|application| application.configurations.iter().map(move |each| (application, *each)))
         .collect();
     let mut rows: Vec<Row> = (0..request.jobs.unwrap_or(160))
         .map(|number| {
-            let lots = lots.of(number.into());
-            let (application, (replicas, batch, _)) = *drawn(&all, |(_, (_, _, count))| *count, lots, 0);
+            let draws = draws.of(number.into());
+            let (application, (replicas, batch, _)) = *drawn(&all, |(_, (_, _, count))| *count, draws, 0);
             let hours: Vec<(u32, u32)> = (0..).zip(HOURS).collect();
-            let (hour, _) = *drawn(&hours, |(_, count)| *count, lots, 1);
+            let (hour, _) = *drawn(&hours, |(_, count)| *count, draws, 1);
             Row {
                 name: format!("{}-{number}", application.name),
-                time: Span::from_seconds(3600.0 * (f64::from(hour) + lots.unit(2))),
+                time: Span::from_seconds(3600.0 * (f64::from(hour) + draws.unit(2))),
                 application: application.name.into(),
                 replicas,
                 batch,
@@ -256,9 +256,9 @@ fn rows(request: &Request) -> Vec<Row> {
 }
 
 /// Draws one entry, with a probability proportional to its count.
-fn drawn<T>(from: &[T], count: impl Fn(&T) -> u32, lots: Lots, key: u64) -> &T {
+fn drawn<T>(from: &[T], count: impl Fn(&T) -> u32, draws: Draws, key: u64) -> &T {
     let total: u64 = from.iter().map(|each| u64::from(count(each))).sum();
-    let mut left = lots.whole(key, 0, total - 1);
+    let mut left = draws.whole(key, 0, total - 1);
     let found = from.iter().find(|each| {
         let count = u64::from(count(each));
         let here = left < count;

@@ -122,7 +122,7 @@ fn job(recorded: Recorded) -> SimJob {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{shape::Shape, sim::Lots};
+    use crate::{shape::Shape, sim::Draws};
 
     #[test]
     fn a_job_takes_its_recorded_time_with_its_recorded_gpus() {
@@ -130,7 +130,7 @@ mod tests {
             let recorded = Recorded { name: "a".into(), arrival: Span::ZERO, gpus, duration: Span::seconds(seconds) };
             let job = job(recorded);
             job.spec.validate().unwrap();
-            let epochs = job.truth.goal.epochs(&job.spec, Lots::new(1));
+            let epochs = job.truth.goal.epochs(&job.spec, Draws::new(1));
             let took = |workers| {
                 let steps = f64::from(epochs) * job.truth.steps_per_epoch(&job.spec) as f64;
                 steps / job.truth.speed.alone(&job.spec, Shape { workers, servers: 0 })

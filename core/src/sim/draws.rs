@@ -4,15 +4,15 @@
 /// tenth epoch doesn't depend on earlier events, so two engines have the same random numbers.
 ///
 /// ```
-/// use trainmaster_core::sim::Lots;
-/// let lots = Lots::new(7);
-/// assert_eq!(lots.of(3).unit(1), Lots::new(7).of(3).unit(1));
-/// assert_ne!(lots.of(3).unit(1), lots.of(4).unit(1));
+/// use trainmaster_core::sim::Draws;
+/// let draws = Draws::new(7);
+/// assert_eq!(draws.of(3).unit(1), Draws::new(7).of(3).unit(1));
+/// assert_ne!(draws.of(3).unit(1), draws.of(4).unit(1));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lots(u64);
+pub struct Draws(u64);
 
-impl Lots {
+impl Draws {
     /// Creates a source from a seed.
     pub fn new(seed: u64) -> Self {
         Self(mix(seed ^ 0x5851_f42d_4c95_7f2d))
@@ -80,18 +80,18 @@ mod tests {
 
     #[test]
     fn distributions_have_their_means() {
-        let lots = Lots::new(1);
+        let draws = Draws::new(1);
         let mean = |draw: &dyn Fn(u64) -> f64| (0..20_000).map(draw).sum::<f64>() / 20_000.0;
-        assert!((mean(&|key| lots.unit(key)) - 0.5).abs() < 0.01);
-        assert!(mean(&|key| lots.normal(key)).abs() < 0.02);
-        assert!((mean(&|key| lots.normal(key) * lots.normal(key)) - 1.0).abs() < 0.03);
-        assert!((mean(&|key| lots.exponential(key)) - 1.0).abs() < 0.02);
-        assert!((mean(&|key| lots.whole(key, 1, 6) as f64) - 3.5).abs() < 0.05);
+        assert!((mean(&|key| draws.unit(key)) - 0.5).abs() < 0.01);
+        assert!(mean(&|key| draws.normal(key)).abs() < 0.02);
+        assert!((mean(&|key| draws.normal(key) * draws.normal(key)) - 1.0).abs() < 0.03);
+        assert!((mean(&|key| draws.exponential(key)) - 1.0).abs() < 0.02);
+        assert!((mean(&|key| draws.whole(key, 1, 6) as f64) - 3.5).abs() < 0.05);
     }
 
     #[test]
     fn an_order_is_a_permutation() {
-        let mut order = Lots::new(3).order(0, 50);
+        let mut order = Draws::new(3).order(0, 50);
         assert_ne!(order, (0..50).collect::<Vec<_>>());
         order.sort_unstable();
         assert_eq!(order, (0..50).collect::<Vec<_>>());

@@ -17,7 +17,7 @@ const MASTERS: i64 = 0;
 
 /// Everything that there is, but for which slots the containers are: the REST API doesn't tell that.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Picture {
+pub(crate) struct ClusterState {
     pub(crate) cluster: wire::Cluster,
     /// By containers' ids.
     pub(crate) roles: BTreeMap<String, Role>,

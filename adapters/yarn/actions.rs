@@ -7,7 +7,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    picture::{is_queue, queues},
+    cluster_state::{is_queue, queues},
     rest::{Client, RestError},
     wire,
 };
@@ -29,7 +29,7 @@ pub(super) struct Work {
 
 /// Something to be done about an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Deed {
+enum Action {
     Kill(String),
     Priority(i32),
     /// From where, and to which queue.
@@ -45,24 +45,24 @@ enum Kind {
 
 /// What was asked for, so that it is asked for once.
 #[derive(Debug, Default)]
-pub(super) struct Deeds {
+pub(super) struct Actions {
     /// Whom YARN takes this adapter for; none: whomever it likes.
     user: Option<String>,
     /// By application. A time: when it may be asked for again.
-    done: BTreeMap<(String, Kind), (Deed, Option<Duration>)>,
+    done: BTreeMap<(String, Kind), (Action, Option<Duration>)>,
 }
 
-impl Deeds {
+impl Actions {
     pub(super) fn new(user: Option<String>) -> Self {
         Self { user, ..Self::default() }
     }
 
     /// Asks for all that is new, one thing after the other, until nobody answers.
     pub(super) async fn carry_out(&mut self, now: Duration, work: Work, client: &mut Client) {
-        for (application, deed) in self.due(now, &work) {
-            let answer = self.ask(&application, &deed, client).await;
+        for (application, action) in self.due(now, &work) {
+            let answer = self.ask(&application, &action, client).await;
             let is_away = matches!(answer, Err(RestError::Away { .. }));
-            self.answered(now, &application, deed, answer);
+            self.answered(now, &application, action, answer);
             if is_away {
                 return;
             }
@@ -70,37 +70,37 @@ impl Deeds {
     }
 
     /// What is planned and wasn't asked for yet.
-    fn due(&mut self, now: Duration, work: &Work) -> Vec<(String, Deed)> {
+    fn due(&mut self, now: Duration, work: &Work) -> Vec<(String, Action)> {
         let is_live = |id: &String| work.plan.applications.iter().any(|planned| planned.id == *id);
         self.done.retain(|(id, _), _| is_live(id));
         let mut due = Vec::new();
         for planned in &work.plan.applications {
             if planned.action() == wire::Action::Kill {
-                due.push((planned.id.clone(), Deed::Kill(planned.reason.clone())));
+                due.push((planned.id.clone(), Action::Kill(planned.reason.clone())));
                 continue;
             }
             if let Some(priority) = planned.priority
                 && work.priorities.get(&planned.id).is_some_and(|now| *now != priority)
             {
-                due.push((planned.id.clone(), Deed::Priority(priority)));
+                due.push((planned.id.clone(), Action::Priority(priority)));
             }
         }
-        let moves = work.misplaced.iter().map(|(id, from, to)| (id.clone(), Deed::Queue(from.clone(), to.clone())));
+        let moves = work.misplaced.iter().map(|(id, from, to)| (id.clone(), Action::Queue(from.clone(), to.clone())));
         due.extend(moves);
-        due.retain(|(id, deed)| match self.done.get(&(id.clone(), deed.kind())) {
+        due.retain(|(id, action)| match self.done.get(&(id.clone(), action.kind())) {
             None => true,
             // Whoever moves it afterwards has his way.
-            Some(_) if deed.kind() == Kind::Queue => false,
-            Some((done, again)) => again.map_or(done != deed, |at| now >= at),
+            Some(_) if action.kind() == Kind::Queue => false,
+            Some((done, again)) => again.map_or(done != action, |at| now >= at),
         });
         due
     }
 
-    async fn ask(&self, application: &str, deed: &Deed, client: &mut Client) -> Result<(), RestError> {
-        let (what, body) = match deed {
-            Deed::Kill(reason) => ("state", json!({ "state": "KILLED", "diagnostics": reason })),
-            Deed::Priority(priority) => ("priority", json!({ "priority": priority })),
-            Deed::Queue(_, queue) => {
+    async fn ask(&self, application: &str, action: &Action, client: &mut Client) -> Result<(), RestError> {
+        let (what, body) = match action {
+            Action::Kill(reason) => ("state", json!({ "state": "KILLED", "diagnostics": reason })),
+            Action::Priority(priority) => ("priority", json!({ "priority": priority })),
+            Action::Queue(_, queue) => {
                 let told: Value = client.read("/ws/v1/cluster/scheduler").await?;
                 let all = queues(&told);
                 let found: Vec<_> = all.iter().filter(|path| is_queue(path, queue)).collect();
@@ -119,7 +119,7 @@ impl Deeds {
         let user = self.user.as_ref().map_or_else(String::new, |user| format!("?user.name={user}"));
         let path = format!("/ws/v1/cluster/apps/{application}/{what}{user}");
         let body = client.call(Method::PUT, &path, body.to_string()).await?;
-        if let Deed::Priority(asked) = deed {
+        if let Action::Priority(asked) = action {
             let told: Value = serde_json::from_slice(&body).unwrap_or_default();
             if let Some(got) = told["priority"].as_i64().filter(|got| *got != i64::from(*asked)) {
                 let reason = format!("it is {got} now (yarn.cluster.max-application-priority)");
@@ -129,35 +129,35 @@ impl Deeds {
         Ok(())
     }
 
-    fn answered(&mut self, now: Duration, application: &str, deed: Deed, answer: Result<(), RestError>) {
-        let is_kill = deed.kind() == Kind::Kill;
+    fn answered(&mut self, now: Duration, application: &str, action: Action, answer: Result<(), RestError>) {
+        let is_kill = action.kind() == Kind::Kill;
         let again = match answer {
             Ok(()) => {
-                match &deed {
-                    Deed::Kill(reason) => tracing::info!(application, reason, "an application is being killed"),
-                    Deed::Priority(priority) => tracing::debug!(application, priority, "an application's priority"),
-                    Deed::Queue(from, to) => tracing::info!(application, from, to, "moved to its job's queue"),
+                match &action {
+                    Action::Kill(reason) => tracing::info!(application, reason, "an application is being killed"),
+                    Action::Priority(priority) => tracing::debug!(application, priority, "an application's priority"),
+                    Action::Queue(from, to) => tracing::info!(application, from, to, "moved to its job's queue"),
                 }
                 is_kill.then(|| now + KILL_AGAIN)
             }
             Err(RestError::Refused { reason, .. }) => {
-                let known = self.done.get(&(application.to_owned(), deed.kind())).map(|(done, _)| done);
-                if known != Some(&deed) {
-                    tracing::warn!(application, ?deed, reason, "the ResourceManager doesn't do what is planned");
+                let known = self.done.get(&(application.to_owned(), action.kind())).map(|(done, _)| done);
+                if known != Some(&action) {
+                    tracing::warn!(application, ?action, reason, "the ResourceManager doesn't do what is planned");
                 }
                 is_kill.then(|| now + REFUSED_AGAIN)
             }
             // The next poll finds it due again.
             Err(error @ RestError::Away { .. }) => {
-                tracing::debug!(application, ?deed, %error, "nobody to do what is planned");
+                tracing::debug!(application, ?action, %error, "nobody to do what is planned");
                 return;
             }
         };
-        self.done.insert((application.to_owned(), deed.kind()), (deed, again));
+        self.done.insert((application.to_owned(), action.kind()), (action, again));
     }
 }
 
-impl Deed {
+impl Action {
     fn kind(&self) -> Kind {
         match self {
             Self::Kill(_) => Kind::Kill,
@@ -194,32 +194,34 @@ mod tests {
 
     #[test]
     fn what_was_done_is_not_asked_for_again() {
-        let mut deeds = Deeds::default();
-        let one = |deeds: &mut Deeds, second: u64, work: &Work| deeds.due(at(second), work).pop().map(|(_, deed)| deed);
+        let mut actions = Actions::default();
+        let one = |actions: &mut Actions, second: u64, work: &Work| {
+            actions.due(at(second), work).pop().map(|(_, action)| action)
+        };
         let run = work(wire::Action::Run, Some(1));
-        assert_eq!(one(&mut deeds, 1, &run), Some(Deed::Priority(1)));
+        assert_eq!(one(&mut actions, 1, &run), Some(Action::Priority(1)));
         let away = RestError::Away { at: "rm:1".into(), problem: "gone".into() };
-        deeds.answered(at(1), APP, Deed::Priority(1), Err(away));
-        assert_eq!(one(&mut deeds, 2, &run), Some(Deed::Priority(1)), "nobody answered");
-        deeds.answered(at(2), APP, Deed::Priority(1), Err(RestError::refused("no".into())));
-        assert_eq!(one(&mut deeds, 3, &run), None, "it was refused");
-        assert_eq!(one(&mut deeds, 3, &work(wire::Action::Run, Some(2))), Some(Deed::Priority(2)));
-        assert_eq!(one(&mut deeds, 3, &work(wire::Action::Run, Some(-1))), None, "it is that already");
+        actions.answered(at(1), APP, Action::Priority(1), Err(away));
+        assert_eq!(one(&mut actions, 2, &run), Some(Action::Priority(1)), "nobody answered");
+        actions.answered(at(2), APP, Action::Priority(1), Err(RestError::refused("no".into())));
+        assert_eq!(one(&mut actions, 3, &run), None, "it was refused");
+        assert_eq!(one(&mut actions, 3, &work(wire::Action::Run, Some(2))), Some(Action::Priority(2)));
+        assert_eq!(one(&mut actions, 3, &work(wire::Action::Run, Some(-1))), None, "it is that already");
 
-        let queue = Deed::Queue("root.a".into(), "b".into());
+        let queue = Action::Queue("root.a".into(), "b".into());
         let moved =
             Work { misplaced: vec![(APP.into(), "root.a".into(), "b".into())], ..work(wire::Action::Hold, None) };
-        assert_eq!(one(&mut deeds, 4, &moved), Some(queue.clone()));
-        deeds.answered(at(4), APP, queue, Ok(()));
-        assert_eq!(one(&mut deeds, 5, &moved), None, "somebody moved it back");
+        assert_eq!(one(&mut actions, 4, &moved), Some(queue.clone()));
+        actions.answered(at(4), APP, queue, Ok(()));
+        assert_eq!(one(&mut actions, 5, &moved), None, "somebody moved it back");
 
         let kill = work(wire::Action::Kill, None);
-        assert_eq!(one(&mut deeds, 6, &kill), Some(Deed::Kill("why".into())));
-        deeds.answered(at(6), APP, Deed::Kill("why".into()), Ok(()));
-        assert_eq!((one(&mut deeds, 15, &kill), one(&mut deeds, 16, &kill).is_some()), (None, true));
-        deeds.answered(at(16), APP, Deed::Kill("why".into()), Err(RestError::refused("no".into())));
-        assert_eq!((one(&mut deeds, 75, &kill), one(&mut deeds, 76, &kill).is_some()), (None, true));
-        deeds.due(at(77), &Work::default());
-        assert!(deeds.done.is_empty(), "who is gone is forgotten");
+        assert_eq!(one(&mut actions, 6, &kill), Some(Action::Kill("why".into())));
+        actions.answered(at(6), APP, Action::Kill("why".into()), Ok(()));
+        assert_eq!((one(&mut actions, 15, &kill), one(&mut actions, 16, &kill).is_some()), (None, true));
+        actions.answered(at(16), APP, Action::Kill("why".into()), Err(RestError::refused("no".into())));
+        assert_eq!((one(&mut actions, 75, &kill), one(&mut actions, 76, &kill).is_some()), (None, true));
+        actions.due(at(77), &Work::default());
+        assert!(actions.done.is_empty(), "who is gone is forgotten");
     }
 }
