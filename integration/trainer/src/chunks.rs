@@ -9,6 +9,7 @@ use std::{
     ops::Range,
 };
 
+use serde::{Deserialize, Serialize};
 use trainmaster_proto::v1::{Work, WorkState};
 
 use crate::batch::{Batches, mix, permuted};
@@ -35,7 +36,7 @@ pub struct Chunks {
 }
 
 /// A mini-batch of a chunk, counted over all passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Portion {
     pub(crate) chunk: u32,
     pub(crate) batch: u64,

@@ -1,4 +1,4 @@
-//! Little-endian fields in byte vectors, for frames and checkpoints.
+//! Little-endian fields in byte vectors, for checkpoints and stored data chunks.
 
 /// Bytes that this program would not have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,9 +9,6 @@ pub(crate) struct Malformed;
 pub(crate) trait Put {
     fn bytes(&mut self, bytes: &[u8]);
 
-    fn u16(&mut self, value: u16) {
-        self.bytes(&value.to_le_bytes());
-    }
     fn u32(&mut self, value: u32) {
         self.bytes(&value.to_le_bytes());
     }
@@ -30,10 +27,6 @@ pub(crate) trait Put {
     fn f32s(&mut self, values: &[f32]) {
         self.u32(values.len() as u32);
         values.iter().for_each(|value| self.f32(*value));
-    }
-    fn i64s(&mut self, values: &[i64]) {
-        self.u32(values.len() as u32);
-        values.iter().for_each(|value| self.i64(*value));
     }
 }
 
@@ -63,15 +56,6 @@ impl<'a> Fields<'a> {
         self.take(N)?.try_into().map_err(|_| Malformed)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(u8::from_le_bytes(self.array()?))
-    }
-    pub(crate) fn flag(&mut self) -> Result<bool, Malformed> {
-        Ok(self.u8()? != 0)
-    }
-    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
-        Ok(u16::from_le_bytes(self.array()?))
-    }
     pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.array()?))
     }
@@ -108,9 +92,6 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn f32s(&mut self) -> Result<Vec<f32>, Malformed> {
         self.list(4, Self::f32)
-    }
-    pub(crate) fn i64s(&mut self) -> Result<Vec<i64>, Malformed> {
-        self.list(8, Self::i64)
     }
 
     pub(crate) fn end(&self) -> Result<(), Malformed> {

@@ -26,7 +26,7 @@ use crate::{
     settings::Settings,
     store::Store,
     turns::Turns,
-    wire::{Hello, Message},
+    wire::{Hello, Message, PROTOCOL},
 };
 
 /// Maximum time without a chief that was connected before. A lost chief leads to a new incarnation, not to a
@@ -128,7 +128,7 @@ impl Process {
         let mut secret = blake3::Hasher::new_derive_key("trainmaster-trainer 1 greeting");
         secret.update(&slot.job.to_le_bytes()).update(&slot.incarnation.to_le_bytes()).update(slot.token.as_bytes());
         let proof = *secret.finalize().as_bytes();
-        let hello = Hello { job: slot.job, incarnation: slot.incarnation, id: me, proof };
+        let hello = Hello { protocol: PROTOCOL, job: slot.job, incarnation: slot.incarnation, id: me, proof };
         let net = Net::new(hello, listener, waker, settings.device.nic_mbit(), settings.frame_limit())?;
         Ok(Self {
             settings: Rc::new(settings),

@@ -177,11 +177,12 @@ impl Settings {
         )
     }
 
-    /// Maximum frame: a holder's whole state, a step's sums, or a partition's outputs for a micro-batch.
+    /// Maximum frame: a holder's whole state, a step's sums (at most 10 bytes each), or a partition's outputs for a
+    /// micro-batch.
     #[must_use]
     pub fn frame_limit(&self) -> usize {
         let exchanged = if self.parts.count() == 1 { 0 } else { self.micro_batch_bytes() as usize };
-        (8 * self.network.parameters()).max(exchanged) + (1 << 16)
+        (10 * self.network.parameters()).max(exchanged) + (1 << 16)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Results of training on some examples.
 
+use serde::{Deserialize, Serialize};
+
 /// Counts and sums over some examples of a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Sum of the losses, in fixed-point units.
     pub loss: i64,

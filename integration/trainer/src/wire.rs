@@ -1,28 +1,20 @@
-//! The wire format between processes: length-prefixed binary frames, little endian, with exact numbers.
-//!
-//! ```text
-//! frame   = length u32 (of what follows) · kind u8 · transfer u32 · body
-//! numbers = f32 and i64 arrays are a u32 count, then the values
-//! ```
-//! `transfer` is 0, or the emulated transfer (announced by `Begin`) whose payload the frame is.
+//! The messages between processes. A frame is its length (u32, little endian, of what follows) and a [`Frame`] in
+//! postcard. Numbers arrive as they were sent, to the bit.
 
-use crate::{
-    chunks::Portion,
-    codec::{Fields, Malformed, Put},
-    id::{Id, Role},
-    tally::Tally,
-};
+use serde::{Deserialize, Serialize};
 
-/// First bytes of every connection.
-pub(crate) const MAGIC: u32 = 0x5254_4d54;
-/// Version of the format. Both sides must have the same.
-pub(crate) const VERSION: u16 = 3;
+use crate::{chunks::Portion, codec::Malformed, id::Id, tally::Tally};
+
+/// Names the program and the version of its messages. Both sides must have the same.
+pub(crate) const PROTOCOL: u32 = 0x544d_0004;
 /// Maximum frame before the other side has identified itself, in bytes.
 pub(crate) const HELLO_LIMIT: usize = 128;
 
 /// Identification of a caller.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
+    /// [`PROTOCOL`].
+    pub(crate) protocol: u32,
     /// The job's number.
     pub(crate) job: u64,
     /// Processes of different incarnations don't connect to each other.
@@ -37,7 +29,7 @@ pub(crate) struct Hello {
 pub(crate) const ASKED: u64 = 0;
 
 /// All messages between processes of a job.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// First message of both sides on every connection.
     Hello(Hello),
@@ -88,93 +80,19 @@ pub(crate) enum Message {
     Deltas { attempt: u64, number: u32, values: Vec<f32> },
 }
 
+/// What is sent: a message, and 0 or the emulated transfer (announced by `Begin`) whose payload it is.
+#[derive(Serialize, Deserialize)]
+struct Frame<M> {
+    transfer: u32,
+    message: M,
+}
+
 impl Message {
     /// The frame with its length.
     #[must_use]
     pub(crate) fn encode(&self, transfer: u32) -> Vec<u8> {
-        let mut out = vec![0; 4];
-        out.push(self.kind());
-        out.u32(transfer);
-        match self {
-            Self::Hello(hello) => {
-                out.u32(MAGIC);
-                out.u16(VERSION);
-                out.u64(hello.job);
-                out.u32(hello.incarnation);
-                out.push(u8::from(hello.id.role == Role::Worker));
-                out.u32(hello.id.index);
-                out.extend_from_slice(&hello.proof);
-            }
-            Self::Begin { transfer, bytes } => {
-                out.u32(*transfer);
-                out.u64(*bytes);
-            }
-            Self::Ready { revision } => out.u32(*revision),
-            Self::Pull | Self::Unready => {}
-            Self::Leaving { all } => out.push(u8::from(*all)),
-            Self::Failed { code, reason } => {
-                out.push(*code);
-                out.u32(reason.len() as u32);
-                out.extend_from_slice(reason.as_bytes());
-            }
-            Self::Stored { chunk } => out.u32(*chunk),
-            Self::Step { step, attempt, revision, workers, portions } => {
-                out.u64(*step);
-                out.u64(*attempt);
-                out.u32(*revision);
-                out.u32(workers.len() as u32);
-                workers.iter().for_each(|worker| out.u32(*worker));
-                put_portions(&mut out, portions);
-            }
-            Self::Ticket { step, attempt, portion } => {
-                out.u64(*step);
-                out.u64(*attempt);
-                put_portions(&mut out, portion.as_slice());
-            }
-            Self::Load { version, parameters, velocity } | Self::Shard { version, parameters, velocity } => {
-                out.u64(*version);
-                out.f32s(parameters);
-                out.f32s(velocity);
-            }
-            Self::Gather { version: number } | Self::Show { version: number } | Self::Broken { attempt: number } => {
-                out.u64(*number);
-            }
-            Self::Collected { step, attempt, tally, times } => {
-                out.u64(*step);
-                out.u64(*attempt);
-                put_tally(&mut out, tally);
-                out.u32(times.len() as u32);
-                for (worker, ms) in times {
-                    out.u32(*worker);
-                    out.f32(*ms);
-                }
-            }
-            Self::Finish { code, checkpoint_step, checkpoint_ms } => {
-                out.push(*code);
-                out.u64(*checkpoint_step);
-                out.f32(*checkpoint_ms);
-            }
-            Self::Params { attempt: number, values } | Self::Shown { version: number, parameters: values } => {
-                out.u64(*number);
-                out.f32s(values);
-            }
-            Self::Grad { step, attempt, tally, sums } => {
-                out.u64(*step);
-                out.u64(*attempt);
-                put_tally(&mut out, tally);
-                out.i64s(sums);
-            }
-            Self::Chunk { attempt, round, sums } => {
-                out.u64(*attempt);
-                out.u32(*round);
-                out.i64s(sums);
-            }
-            Self::Activations { attempt, number, values } | Self::Deltas { attempt, number, values } => {
-                out.u64(*attempt);
-                out.u32(*number);
-                out.f32s(values);
-            }
-        }
+        let frame = Frame { transfer, message: self };
+        let mut out = postcard::to_extend(&frame, vec![0; 4]).expect("messages are plain data");
         let length = (out.len() - 4) as u32;
         out[..4].copy_from_slice(&length.to_le_bytes());
         out
@@ -186,121 +104,18 @@ impl Message {
     ///
     /// [`Malformed`] for bytes that [`Message::encode`] doesn't write.
     pub(crate) fn decode(frame: &[u8]) -> Result<(u32, Self), Malformed> {
-        let mut fields = Fields::new(frame);
-        let kind = fields.u8()?;
-        let transfer = fields.u32()?;
-        let message = match kind {
-            1 => {
-                if fields.u32()? != MAGIC || fields.u16()? != VERSION {
-                    return Err(Malformed);
-                }
-                let (job, incarnation) = (fields.u64()?, fields.u32()?);
-                let role = if fields.flag()? { Role::Worker } else { Role::Server };
-                let id = Id { role, index: fields.u32()? };
-                Self::Hello(Hello { job, incarnation, id, proof: fields.array()? })
-            }
-            2 => Self::Begin { transfer: fields.u32()?, bytes: fields.u64()? },
-            3 => Self::Ready { revision: fields.u32()? },
-            4 => Self::Leaving { all: fields.flag()? },
-            5 => Self::Failed { code: fields.u8()?, reason: fields.text()? },
-            6 => Self::Step {
-                step: fields.u64()?,
-                attempt: fields.u64()?,
-                revision: fields.u32()?,
-                workers: fields.list(4, Fields::u32)?,
-                portions: portions(&mut fields)?,
-            },
-            7 => Self::Ticket {
-                step: fields.u64()?,
-                attempt: fields.u64()?,
-                portion: portions(&mut fields)?.first().copied(),
-            },
-            8 => Self::Load { version: fields.u64()?, parameters: fields.f32s()?, velocity: fields.f32s()? },
-            9 => Self::Gather { version: fields.u64()? },
-            10 => Self::Shard { version: fields.u64()?, parameters: fields.f32s()?, velocity: fields.f32s()? },
-            11 => Self::Collected {
-                step: fields.u64()?,
-                attempt: fields.u64()?,
-                tally: tally(&mut fields)?,
-                times: fields.list(8, |fields| Ok((fields.u32()?, fields.f32()?)))?,
-            },
-            12 => Self::Finish { code: fields.u8()?, checkpoint_step: fields.u64()?, checkpoint_ms: fields.f32()? },
-            13 => Self::Pull,
-            14 => Self::Params { attempt: fields.u64()?, values: fields.f32s()? },
-            15 => Self::Grad {
-                step: fields.u64()?,
-                attempt: fields.u64()?,
-                tally: tally(&mut fields)?,
-                sums: fields.i64s()?,
-            },
-            16 => Self::Chunk { attempt: fields.u64()?, round: fields.u32()?, sums: fields.i64s()? },
-            17 => Self::Broken { attempt: fields.u64()? },
-            18 => Self::Unready,
-            19 => Self::Stored { chunk: fields.u32()? },
-            20 => Self::Show { version: fields.u64()? },
-            21 => Self::Shown { version: fields.u64()?, parameters: fields.f32s()? },
-            22 => Self::Activations { attempt: fields.u64()?, number: fields.u32()?, values: fields.f32s()? },
-            23 => Self::Deltas { attempt: fields.u64()?, number: fields.u32()?, values: fields.f32s()? },
-            _ => return Err(Malformed),
-        };
-        fields.end()?;
-        Ok((transfer, message))
-    }
-
-    fn kind(&self) -> u8 {
-        match self {
-            Self::Hello(_) => 1,
-            Self::Begin { .. } => 2,
-            Self::Ready { .. } => 3,
-            Self::Leaving { .. } => 4,
-            Self::Failed { .. } => 5,
-            Self::Step { .. } => 6,
-            Self::Ticket { .. } => 7,
-            Self::Load { .. } => 8,
-            Self::Gather { .. } => 9,
-            Self::Shard { .. } => 10,
-            Self::Collected { .. } => 11,
-            Self::Finish { .. } => 12,
-            Self::Pull => 13,
-            Self::Params { .. } => 14,
-            Self::Grad { .. } => 15,
-            Self::Chunk { .. } => 16,
-            Self::Broken { .. } => 17,
-            Self::Unready => 18,
-            Self::Stored { .. } => 19,
-            Self::Show { .. } => 20,
-            Self::Shown { .. } => 21,
-            Self::Activations { .. } => 22,
-            Self::Deltas { .. } => 23,
+        match postcard::take_from_bytes(frame) {
+            Ok((Frame { message: Self::Hello(hello), .. }, _)) if hello.protocol != PROTOCOL => Err(Malformed),
+            Ok((Frame { transfer, message }, [])) => Ok((transfer, message)),
+            _ => Err(Malformed),
         }
     }
-}
-
-fn put_tally(out: &mut Vec<u8>, tally: &Tally) {
-    out.i64(tally.loss);
-    out.u64(tally.correct);
-    out.u64(tally.examples);
-}
-
-fn tally(fields: &mut Fields<'_>) -> Result<Tally, Malformed> {
-    Ok(Tally { loss: fields.i64()?, correct: fields.u64()?, examples: fields.u64()? })
-}
-
-fn put_portions(out: &mut Vec<u8>, portions: &[Portion]) {
-    out.u32(portions.len() as u32);
-    for portion in portions {
-        out.u32(portion.chunk);
-        out.u64(portion.batch);
-    }
-}
-
-fn portions(fields: &mut Fields<'_>) -> Result<Vec<Portion>, Malformed> {
-    fields.list(12, |fields| Ok(Portion { chunk: fields.u32()?, batch: fields.u64()? }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::Role;
 
     fn all() -> Vec<Message> {
         let id = Id { role: Role::Worker, index: 7 };
@@ -308,7 +123,7 @@ mod tests {
         let portion = Portion { chunk: 4, batch: 1 << 33 };
         let (parameters, velocity) = (vec![1.5, -0.0], vec![f32::MIN]);
         vec![
-            Message::Hello(Hello { job: 3, incarnation: 4, id, proof: [9; 32] }),
+            Message::Hello(Hello { protocol: PROTOCOL, job: 3, incarnation: 4, id, proof: [9; 32] }),
             Message::Begin { transfer: 8, bytes: 1 << 40 },
             Message::Ready { revision: 5 },
             Message::Unready,
@@ -361,10 +176,19 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_checked_before_memory_is_taken() {
+    fn another_protocol_is_refused() {
+        let id = Id { role: Role::Worker, index: 7 };
+        let hello = Hello { protocol: PROTOCOL - 1, job: 3, incarnation: 4, id, proof: [9; 32] };
+        assert_eq!(Message::decode(&Message::Hello(hello).encode(0)[4..]), Err(Malformed));
+    }
+
+    #[test]
+    fn a_count_beyond_the_frame_is_refused() {
         let mut frame = Message::Params { attempt: 0, values: vec![] }.encode(0);
-        let end = frame.len();
-        frame[end - 4..].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(frame.pop(), Some(0), "the count");
+        // As many as a u64 can say.
+        frame.extend([0xff; 9]);
+        frame.push(1);
         assert_eq!(Message::decode(&frame[4..]), Err(Malformed));
     }
 }

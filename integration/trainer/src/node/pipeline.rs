@@ -315,13 +315,23 @@ mod tests {
     use std::{net::TcpListener, os::unix::net::UnixStream};
 
     use super::*;
-    use crate::{settings::tests::settings, wire::Hello};
+    use crate::{
+        settings::tests::settings,
+        wire::{Hello, PROTOCOL},
+    };
 
     /// There are no peers, so messages are queued.
     fn net(me: Id) -> Net {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (waker, _) = UnixStream::pair().unwrap();
-        Net::new(Hello { job: 1, incarnation: 0, id: me, proof: [0; 32] }, listener, waker, None, 1 << 16).unwrap()
+        Net::new(
+            Hello { protocol: PROTOCOL, job: 1, incarnation: 0, id: me, proof: [0; 32] },
+            listener,
+            waker,
+            None,
+            1 << 16,
+        )
+        .unwrap()
     }
 
     fn order(settings: &Settings, attempt: u64) -> (Order, Vec<f32>) {
