@@ -122,7 +122,7 @@ fn build(request: &Request, kind: Kind) -> Result<Workload, WorkloadError> {
         end: Some(Time(i64::from(kind.slots) * SLOT.0)),
         parameters: BTreeMap::from([
             ("slot".to_owned(), hour()),
-            ("horizon".to_owned(), Parameter::Number(kind.slots.into())),
+            ("oasis.horizon".to_owned(), Parameter::Number(kind.slots.into())),
             ("timespan".to_owned(), Parameter::Text("fixed".into())),
             ("interval".to_owned(), hour()),
             ("on_change".to_owned(), Parameter::Flag(true)),

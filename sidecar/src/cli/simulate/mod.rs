@@ -321,7 +321,22 @@ fn read_errors(text: &str) -> Result<Errors, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use trainmaster_core::sim::workload;
+
     use super::*;
+
+    /// A workload sets parameters of engines, of which two may have the same name and differ in what they take.
+    #[test]
+    fn every_engine_takes_what_every_workload_sets() {
+        for entry in workload::WORKLOADS {
+            let workload = entry.build(&Request { seed: 1, jobs: Some(2), servers: None }).unwrap();
+            for engine in engines::REGISTRY {
+                let contender = Contender { name: engine.name.into(), engine: engine.name.into() };
+                let settings = settings(&contender, &Settings::default(), &workload.parameters, &[]);
+                assert!(settings.is_ok(), "{} under {}: {:?}", engine.name, entry.name, settings.err());
+            }
+        }
+    }
 
     #[test]
     fn arguments_are_read() {
