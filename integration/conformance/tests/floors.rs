@@ -60,12 +60,29 @@ fn circles_of_imports_are_small_in_every_crate() {
     let members = manifest["workspace"]["members"].as_array().unwrap();
     let mut wrong = Vec::new();
     for member in members.iter().map(|member| root().join(member.as_str().unwrap())) {
+        let mut unread = sources(&member.join("src"));
         for start in ["src/lib.rs", "src/main.rs"].map(|start| member.join(start)).iter().filter(|it| it.exists()) {
             let crate_ = Crate::read(start);
+            unread.retain(|file| !crate_.has(file));
             wrong.extend(crate_.circles().into_iter().filter(|circle| circle.len() > LARGEST_CIRCLE));
         }
+        assert!(unread.is_empty(), "no module declares these files: {unread:#?}");
     }
     assert!(wrong.is_empty(), "these files import each other, at most {LARGEST_CIRCLE} may: {wrong:#?}");
+}
+
+/// The sources below a folder, but for programs beside the main one.
+fn sources(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut sources = BTreeSet::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().unwrap() != "bin" {
+            sources.extend(self::sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.insert(path);
+        }
+    }
+    sources
 }
 
 #[test]
@@ -101,24 +118,29 @@ fn only_the_program_names_the_adapters() {
 fn circles_are_found_through_reexports_macros_and_globs() {
     let folder = tempfile::tempdir().unwrap();
     let files = [
-        ("lib.rs", "mod a; mod b; mod c; mod d; mod e;"),
+        ("lib.rs", "mod a; mod b; modules! { c: C, d: D } mod e; mod f; #[cfg(test)] mod tests;"),
+        ("tests.rs", "use crate::f::F;"),
         ("a.rs", "pub struct A; fn f() { crate::b::hidden(); }"),
-        ("b/mod.rs", "mod inner; pub use inner::hidden;"),
+        ("b/mod.rs", "mod inner; pub use inner::*;"),
         ("b/inner.rs", "pub fn hidden() { println!(\"{:?}\", crate::c::Kind::One); }"),
         ("c.rs", "use super::d::*; pub enum Kind { One } fn g() -> D { D }"),
         ("d.rs", "use crate::a::A; pub struct D; impl D { fn h(_: A) {} }"),
-        ("e.rs", "#[cfg(test)] mod tests { use crate::a::A; } pub struct E;"),
+        ("e.rs", "#[cfg(test)] mod tests { use crate::a::A; } pub struct E; pub use crate::f::F;"),
+        ("f.rs", "use super::*; fn f() { println!(); e::E; } pub struct F;"),
     ];
     fs::create_dir(folder.path().join("b")).unwrap();
     for (name, text) in files {
         fs::write(folder.path().join(name), text).unwrap();
     }
-    let circles = Crate::read(&folder.path().join("lib.rs")).circles();
-    let names: Vec<Vec<_>> = circles
+    let crate_ = Crate::read(&folder.path().join("lib.rs"));
+    assert!(sources(folder.path()).iter().all(|file| crate_.has(file)));
+    let circles = crate_.circles();
+    let mut names: Vec<Vec<_>> = circles
         .iter()
         .map(|circle| circle.iter().map(|file| file.strip_prefix(folder.path()).unwrap().to_str().unwrap()).collect())
         .collect();
-    assert_eq!(names, [vec!["a.rs", "b/inner.rs", "c.rs", "d.rs"]]);
+    names.sort();
+    assert_eq!(names, [vec!["a.rs", "b/inner.rs", "c.rs", "d.rs"], vec!["e.rs", "f.rs"]]);
 }
 
 /// A module, in a file of its own or inside one.
@@ -130,6 +152,8 @@ struct Module {
     defined: BTreeSet<String>,
     /// Names that `use` brings in, with the paths they stand for.
     imported: HashMap<String, Vec<String>>,
+    /// Paths that it only exports again.
+    exported: Vec<Vec<String>>,
     globs: Vec<Vec<String>>,
     /// Paths that its own code mentions.
     mentioned: BTreeSet<Vec<String>>,
@@ -145,14 +169,21 @@ impl std::fmt::Display for Module {
 struct Crate {
     files: Vec<PathBuf>,
     modules: Vec<Module>,
+    /// Files and folders of modules that are tests.
+    tests: Vec<PathBuf>,
 }
 
 impl Crate {
     fn read(start: &Path) -> Self {
-        let mut crate_ = Self { files: Vec::new(), modules: Vec::new() };
+        let mut crate_ = Self { files: Vec::new(), modules: Vec::new(), tests: Vec::new() };
         let folder = start.parent().unwrap().to_path_buf();
         crate_.file(start.to_path_buf(), &folder, Vec::new(), None);
         crate_
+    }
+
+    /// Whether a file belongs to it.
+    fn has(&self, file: &PathBuf) -> bool {
+        self.files.contains(file) || self.tests.iter().any(|test| file.starts_with(test))
     }
 
     /// Reads a file. `folder` is where the files of its modules are.
@@ -173,14 +204,14 @@ impl Crate {
     ) -> usize {
         let mut mentions = Mentions::default();
         items.iter().for_each(|item| mentions.visit_item(item));
-        let Mentions { imported, globs, mentioned } = mentions;
+        let Mentions { imported, exported, globs, mentioned } = mentions;
         let defined = items.iter().filter_map(name).collect();
         let me = self.modules.len();
         let children = HashMap::new();
-        self.modules.push(Module { path, parent, file, children, defined, imported, globs, mentioned });
-        for item in items {
-            let Item::Mod(inner) = item else { continue };
+        self.modules.push(Module { path, parent, file, children, defined, imported, exported, globs, mentioned });
+        for inner in &modules(items, folder) {
             if is_test(&inner.attrs) {
+                self.tests.extend([folder.join(format!("{}.rs", inner.ident)), folder.join(inner.ident.to_string())]);
                 continue;
             }
             let name = inner.ident.to_string();
@@ -231,19 +262,19 @@ impl Crate {
         if depth == 0 {
             return None;
         }
-        let target = it.imported.get(first).filter(|target| target.as_slice() != path)?;
-        self.definition(module, &[target, rest].concat(), depth - 1)
+        if let Some(target) = it.imported.get(first).filter(|target| target.as_slice() != path) {
+            return self.definition(module, &[target, rest].concat(), depth - 1);
+        }
+        let globbed = it.globs.iter().filter_map(|glob| self.definition(module, glob, depth - 1));
+        globbed.filter(|from| *from != module).find_map(|from| self.inside(from, path, depth - 1))
     }
 
     /// Modules that import from modules in other files.
     fn imports(&self) -> Vec<(usize, usize)> {
         let mut imports = Vec::new();
         for (from, module) in self.modules.iter().enumerate() {
-            for path in &module.mentioned {
-                let globbed = module.globs.iter().map(|glob| [glob.as_slice(), path].concat());
-                let found = self.definition(from, path, 16).or_else(|| {
-                    globbed.filter_map(|path| self.definition(from, &path, 16)).find(|to| self.defines(*to, path))
-                });
+            for path in module.mentioned.iter().chain(module.exported.iter().filter(|path| self.leaves(from, path))) {
+                let found = self.definition(from, path, 16);
                 // A name on its own that is also a module's is a variable.
                 let variable =
                     |to: usize| path.len() == 1 && !self.defines(to, path) && module.children.contains_key(&path[0]);
@@ -253,6 +284,12 @@ impl Crate {
             }
         }
         imports
+    }
+
+    /// Whether an exported path is another part's, rather than of a module inside this one.
+    fn leaves(&self, from: usize, path: &[String]) -> bool {
+        let to = self.definition(from, path, 16);
+        to.is_some_and(|to| !self.modules[to].path.starts_with(&self.modules[from].path))
     }
 
     fn defines(&self, module: usize, path: &[String]) -> bool {
@@ -277,6 +314,7 @@ impl Crate {
 #[derive(Default)]
 struct Mentions {
     imported: HashMap<String, Vec<String>>,
+    exported: Vec<Vec<String>>,
     globs: Vec<Vec<String>>,
     mentioned: BTreeSet<Vec<String>>,
 }
@@ -287,7 +325,10 @@ impl Mentions {
         match tree {
             UseTree::Path(path) => self.import(&path.tree, &with(&path.ident), exported),
             UseTree::Group(group) => group.items.iter().for_each(|tree| self.import(tree, before, exported)),
-            UseTree::Glob(_) => self.globs.push(before.to_vec()),
+            UseTree::Glob(_) => {
+                self.globs.push(before.to_vec());
+                self.uses(before.to_vec(), exported);
+            }
             UseTree::Name(_) | UseTree::Rename(_) => {
                 let (name, alias) = match tree {
                     UseTree::Rename(it) => (&it.ident, &it.rename),
@@ -296,11 +337,16 @@ impl Mentions {
                 };
                 let path = if name == "self" { before.to_vec() } else { with(name) };
                 let alias = if alias == "self" { path.last().cloned() } else { Some(alias.to_string()) };
-                if !exported {
-                    self.mentioned.insert(path.clone());
-                }
+                self.uses(path.clone(), exported);
                 self.imported.extend(alias.map(|alias| (alias, path)));
             }
+        }
+    }
+
+    fn uses(&mut self, path: Vec<String>, exported: bool) {
+        match exported {
+            true => self.exported.push(path),
+            false => _ = self.mentioned.insert(path),
         }
     }
 
@@ -312,14 +358,14 @@ impl Mentions {
             match token {
                 TokenTree::Ident(ident) => {
                     if colons != 2 {
-                        self.mentioned.insert(std::mem::take(&mut path));
+                        self.mentioned.extend(Some(std::mem::take(&mut path)).filter(|path| !path.is_empty()));
                     }
                     path.push(ident.to_string());
                     colons = 0;
                 }
                 TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
                 other => {
-                    self.mentioned.insert(std::mem::take(&mut path));
+                    self.mentioned.extend(Some(std::mem::take(&mut path)).filter(|path| !path.is_empty()));
                     colons = 0;
                     if let TokenTree::Group(group) = other {
                         self.tokens(group.stream());
@@ -327,7 +373,7 @@ impl Mentions {
                 }
             }
         }
-        self.mentioned.insert(path);
+        self.mentioned.extend(Some(path).filter(|path| !path.is_empty()));
     }
 }
 
@@ -376,6 +422,27 @@ fn attribute(module: &ItemMod, name: &str) -> Option<String> {
         return None;
     };
     Some(text.value())
+}
+
+/// The modules that items declare, those that a macro lists among them.
+fn modules(items: &[Item], folder: &Path) -> Vec<ItemMod> {
+    let mut modules = Vec::new();
+    for item in items {
+        match item {
+            Item::Mod(module) => modules.push(module.clone()),
+            Item::Macro(list) if list.ident.is_none() => {
+                for token in list.mac.tokens.clone() {
+                    let TokenTree::Ident(name) = token else { continue };
+                    let file = folder.join(name.to_string());
+                    if file.with_extension("rs").exists() || file.join("mod.rs").exists() {
+                        modules.push(syn::parse_quote!(mod #name;));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    modules
 }
 
 fn attributes(item: &Item) -> &[Attribute] {
