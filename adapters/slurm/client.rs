@@ -70,8 +70,7 @@ fn ask(state: &Path, request: &Value) -> Result<Value> {
     let connected = UnixStream::connect(&socket).with_context(|| {
         format!(
             "{}: the agent doesn't answer; it runs inside slurmctld (SlurmctldPlugstack=trainmaster), on the \
-             controller's \
-             machine, for its user",
+             controller's machine, for its user",
             socket.display()
         )
     });

@@ -173,8 +173,7 @@ fn without_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) 
     let there: Vec<_> = PLUG_INS.into_iter().filter(|(name, class)| has_class(setting(name), class)).collect();
     let plug_ins = if there.is_empty() {
         let detail = "there are none, as api = \"rest\" says: where containers are is the ApplicationMasters' to ask \
-            for, \
-                      and nobody enforces it";
+            for, and nobody enforces it";
         Check::new("plug-ins", Verdict::Good, detail.into())
     } else {
         let named: Vec<_> = there.into_iter().map(|(name, class)| format!("{name} has {class}")).collect();
@@ -222,8 +221,7 @@ fn rights<'a>(setting: &impl Fn(&'a str) -> &'a str) -> Check {
     }
     let detail = format!(
         "{ADMINS} = {admins:?} doesn't name {user:?}: without the right to administer their queues, others' \
-         applications \
-         are neither killed nor moved, and keep their priorities"
+         applications are neither killed nor moved, and keep their priorities"
     );
     Check::new("rights", Verdict::Doubtful, detail)
 }

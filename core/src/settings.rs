@@ -386,9 +386,8 @@ mod tests {
     #[test]
     fn settings_are_read_with_units() {
         let settings = Settings::from_toml(
-            "engine = \"optimus\"\n[parameters]\ninterval = \"30s\"\njoint_steps = true\n[stability]\nmin_run = \
-             \"10s\"\n\
-             [queues.batch]\ngpu = 4\nmemory = \"64GiB\"",
+            "engine = \"optimus\"\n[parameters]\ninterval = \"30s\"\njoint_steps = true\n\
+             [stability]\nmin_run = \"10s\"\n[queues.batch]\ngpu = 4\nmemory = \"64GiB\"",
         )
         .unwrap();
         assert_eq!(settings.queues["batch"]["memory"], 64 * 1024);

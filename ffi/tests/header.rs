@@ -17,8 +17,7 @@ fn the_committed_header_is_up_to_date() {
     assert!(
         committed == made,
         "include/trainmaster.h differs from the sources from line {} on: BLESS=1 cargo test -p trainmaster-ffi --test \
-         header \
-         writes it anew",
+         header writes it anew",
         differs.map_or(committed.lines().count().min(made.lines().count()), |at| at) + 1
     );
 }

@@ -19,8 +19,8 @@ fn main() -> Result<()> {
     let only: Vec<String> = std::env::args().skip(1).collect();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/experiments.md");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let mut document = Document { done: Vec::new(), left: text.lines().rev().collect() };
-    let mut plays = false;
+    let mut document = Document { done: Vec::new(), left: text.lines().rev().collect(), path, on_disk: text.clone() };
+    let (mut plays, mut played) = (false, 0);
     while let Some(line) = document.copy() {
         if let Some(name) = line.strip_prefix("## ") {
             plays = only.is_empty() || only.iter().any(|only| name.starts_with(only.as_str()));
@@ -31,15 +31,18 @@ fn main() -> Result<()> {
             let experiment = Experiment::read(&document.until("```"))?;
             if plays {
                 document.play(&experiment, &program)?;
-                // A run may take hours.
-                fs::write(&path, document.text())?;
+                // The next one may take hours.
+                document.save()?;
+                played += 1;
             }
         }
     }
+    ensure!(played > 0, "no section begins with {}", only.join(" or "));
     Ok(())
 }
 
 const SIMULATE: &str = "trainmaster simulate ";
+const NO_TABLE: &str = "the table of the last commands is missing: write its head";
 
 /// What `serve` turns on when it is given no settings, all of it beyond the paper; `BEYOND` in the commands.
 const BEYOND: &str = "--set beyond.spare_gpus=true --set beyond.between_rounds=true --set beyond.shrink_to_fit=true \
@@ -59,6 +62,9 @@ struct Document<'a> {
     done: Vec<String>,
     /// The last one comes next.
     left: Vec<&'a str>,
+    path: PathBuf,
+    /// What was last read or written.
+    on_disk: String,
 }
 
 impl<'a> Document<'a> {
@@ -80,9 +86,10 @@ impl<'a> Document<'a> {
     /// Writes the next table anew.
     fn play(&mut self, experiment: &Experiment, program: &Path) -> Result<()> {
         while self.left.last().is_some_and(|line| !line.starts_with("| ")) {
-            self.copy();
+            let line = self.copy().unwrap_or_default();
+            ensure!(!line.starts_with("## ") && !line.starts_with(SIMULATE), NO_TABLE);
         }
-        let head = self.copy().context("a table belongs below the last command")?;
+        let head = self.copy().context(NO_TABLE)?;
         let table = Table::of(head).with_context(|| format!("no table has these columns: {head}"))?;
         self.copy();
         while self.left.last().is_some_and(|line| line.starts_with('|')) {
@@ -93,8 +100,24 @@ impl<'a> Document<'a> {
             let words = [experiment.common.as_str(), particular].join(" ").replace("BEYOND", BEYOND);
             let answer = simulate(program, &words)?;
             eprintln!("  {name}: {:.0} s", begun.elapsed().as_secs_f64());
-            self.done.extend(table.rows(name, &engines(&words), &answer)?);
+            let engines = engines(&words);
+            ensure!(table != Table::Utility || head.contains(&engines.join(" | ")), "{head} isn't for {engines:?}");
+            let rows = table.rows(name, &engines, &answer)?;
+            let columns = |row: &str| row.matches(" | ").count();
+            ensure!(rows.iter().all(|row| columns(row) == columns(head)), "{head} has other columns than {rows:?}");
+            self.done.extend(rows);
         }
+        Ok(())
+    }
+
+    /// Writes the document, unless somebody else has meanwhile.
+    fn save(&mut self) -> Result<()> {
+        let (path, text) = (&self.path, self.text());
+        ensure!(fs::read_to_string(path)? == self.on_disk, "{} was changed meanwhile", path.display());
+        let fresh = path.with_extension("new");
+        fs::write(&fresh, &text)?;
+        fs::rename(&fresh, path)?;
+        self.on_disk = text;
         Ok(())
     }
 
@@ -319,13 +342,17 @@ impl Table {
                 ));
             }
             Self::Days => {
-                let mut line = |name: &str, values: &Value, show: &dyn Fn(f64) -> String| {
-                    let of = |day: usize| show(values[day - 1].as_f64().unwrap_or(0.0));
-                    rows.push(format!("| {name} | {} |", DAYS.map(of).join(" | ")));
+                let mut line = |name: &str, values: &Value, show: &dyn Fn(f64) -> String| -> Result<()> {
+                    let values = values.as_array().with_context(|| format!("{name}: no days"))?;
+                    // Nothing is left on days beyond the last one.
+                    let of = |day: &usize| values.get(day - 1).map_or(Ok(0.0), number).map(show);
+                    let days = DAYS.iter().map(of).collect::<Result<Vec<_>>>()?;
+                    rows.push(format!("| {name} | {} |", days.join(" | ")));
+                    Ok(())
                 };
-                line("jobs that arrive", &answer["arrivals_by_day"], &|jobs| format!("{jobs:.0}"));
+                line("jobs that arrive", &answer["arrivals_by_day"], &|jobs| format!("{jobs:.0}"))?;
                 for (engine, means) in &engines {
-                    line(engine, &means["edge_utilisation_by_day"], &|share| format!("{:.0} %", share * 100.0));
+                    line(engine, &means["edge_utilisation_by_day"], &|share| format!("{:.0} %", share * 100.0))?;
                 }
             }
         }

@@ -158,8 +158,8 @@ fn a_manager_without_plug_ins_is_observed_ordered_and_told_to_kill() {
     let job = |name: &str, more: &str| {
         format!(
             "name = {name:?}\nqueue = \"dl\"\nmode = \"allreduce\"\nbatch = 64\n{more}\n\
-             worker = {{ gpu = 1, cpu = 1, memory = \"128MiB\", min = 2, max = 2, requested = 2, command = \"sleep \
-                 600\" }}\n"
+             worker = {{ gpu = 1, cpu = 1, memory = \"128MiB\", min = 2, max = 2, requested = 2, \
+             command = \"sleep 600\" }}\n"
         )
     };
     until("the nodes", || (daemon.ask(&["status"])["servers"].as_u64() >= Some(2)).then_some(()));

@@ -143,8 +143,7 @@ impl Reason {
                 let retry = priced.retry_at.map_or_else(String::new, |at| format!("; tried again in {}", until(at)));
                 format!(
                     "worth {utility} if it ends in {}, but that costs {cost} (payoff {payoff}), mostly for {}: what a \
-                     {role} \
-                     takes of it costs {price} a slot, {idle} where nothing is booked{retry}",
+                     {role} takes of it costs {price} a slot, {idle} where nothing is booked{retry}",
                     until(priced.end),
                     amount(*resource, *taken),
                 )

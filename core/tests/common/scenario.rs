@@ -50,8 +50,7 @@ impl std::fmt::Debug for Scenario {
                     writeln!(
                         f,
                         "Submit {mode:?} w {worker} p {server:?} {resize:?} {tenant}/{queue} {priority} {labels:?} \
-                         apart {separate_roles} \
-                         limit {time_limit:?} restart {restart_cost:?} profile {}",
+                         apart {separate_roles} limit {time_limit:?} restart {restart_cost:?} profile {}",
                         profile.len()
                     )?;
                 }

@@ -1,7 +1,7 @@
 // Interface between the plugin and its static library, the agent. agent.h is made from src/abi.rs.
 //
-// An agent is used by one thread. Texts are copied, end with a zero byte and may be NULL. An order's texts are valid
-// until the next round. No function panics, prints or exits.
+// An agent is used by one thread. Texts are copied, end with a zero byte and may be NULL; other pointers may not, but
+// for the agent that is closed. An order's texts are valid until the next round. No function panics, prints or exits.
 
 #ifndef TRAINMASTER_AGENT_H
 #define TRAINMASTER_AGENT_H
@@ -20,7 +20,7 @@ enum trainmaster_action {
     TRAINMASTER_ACTION_CANCEL,
 };
 
-// The agent, what it was shown, and what it asks for.
+// An open agent.
 struct trainmaster_agent;
 
 // The used fields of node_info_t. Memory and disk are in MiB.
@@ -110,8 +110,8 @@ void trainmaster_agent_close(struct trainmaster_agent *agent);
 // Returns the milliseconds until the next round, unless the thread is woken earlier.
 int32_t trainmaster_agent_wait(struct trainmaster_agent *agent);
 
-// Begins a round. It calls in this order: begin; look, after the plugin has loaded Slurm's data; node, partition and
-// job for every item of each kind that changed; round; answered for each order; finish.
+// Begins a round. A round is these calls, in this order: begin; look, after the plugin has loaded Slurm's data; node,
+// partition and job for every item of each kind that changed; round; answered for each order; finish.
 void trainmaster_agent_begin(struct trainmaster_agent *agent);
 
 // Says at which Unix time Slurm was looked at, and which kinds of items changed: all of a kind follow.
@@ -134,7 +134,8 @@ void trainmaster_agent_job(struct trainmaster_agent *agent, const struct trainma
 // Returns the number of orders of this round, and points `orders` to them.
 size_t trainmaster_agent_round(struct trainmaster_agent *agent, const struct trainmaster_order **orders);
 
-// Reports what Slurm answered to an order: `error` is 0, or Slurm's error number with its text in `words`.
+// Reports what Slurm answered to an order, by its index in this round's orders: `error` is 0, or Slurm's error number
+// with its text in `words`.
 void trainmaster_agent_answered(struct trainmaster_agent *agent,
                                 size_t order,
                                 uint32_t error,

@@ -1,9 +1,9 @@
 // Interface between the plugin job_submit/trainmaster and its static library, which recognises, checks and holds jobs.
 // submission.h is made from src/lib.rs.
 //
-// Texts end with a zero byte and may be NULL. The library keeps no pointer after a call. `message` has `room` bytes.
-// No panic leaves the library: a caught one becomes a message, and the job is refused, because its comment may contain
-// anything.
+// Texts end with a zero byte and may be NULL; other pointers may not. The library keeps no pointer after a call.
+// `message` has `room` bytes. No panic leaves the library: a caught one becomes a message, and the job is refused,
+// because its comment may contain anything.
 
 #ifndef TRAINMASTER_SUBMISSION_H
 #define TRAINMASTER_SUBMISSION_H
@@ -12,13 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Bytes of a held job's comment.
+// Bytes of a held job's comment, with the zero byte.
 #define TRAINMASTER_COMMENT 1025
 
-// Bytes of its generic resources.
+// Bytes of its generic resources, with the zero byte.
 #define TRAINMASTER_TRES 256
 
-// Bytes of its environment.
+// Bytes of its environment, with the two zero bytes at its end.
 #define TRAINMASTER_ENVIRONMENT 1024
 
 // Bytes that suffice for a message.
@@ -93,7 +93,7 @@ bool trainmaster_is_ours(const char *comment,
 // Returns whether a comment has, or might have, a form that only Trainmaster may set.
 bool trainmaster_is_reserved(const char *comment);
 
-// Checks and holds a job. `random` has 16 bytes.
+// Checks and holds a job. `random` has 16 bytes. `held` is written if the job is held, `message` if it isn't.
 enum trainmaster_outcome trainmaster_submit(const struct trainmaster_submission *job,
                                             int64_t now,
                                             const uint8_t *random,

@@ -55,13 +55,17 @@ impl Callers {
         Ok(FeedCaller { token: Some(token), job: Some(*job), tenant: tenant.clone(), slots: *slots })
     }
 
-    /// A job with this token may call.
+    /// A job with this token may call. One that may already has another tenant or more slots now.
     pub(crate) fn add(&self, job: JobId, token: Option<[u8; 32]>, tenant: &str, slots: usize) {
-        match token {
-            None => _ = self.tokenless.fetch_add(1, SeqCst),
-            Some(token) => {
-                self.jobs.entry(token).or_default().push(Known { job, tenant: tenant.to_owned(), slots });
-            }
+        let Some(token) = token else {
+            self.tokenless.fetch_add(1, SeqCst);
+            return;
+        };
+        let mut jobs = self.jobs.entry(token).or_default();
+        let known = Known { job, tenant: tenant.to_owned(), slots };
+        match jobs.iter_mut().find(|known| known.job == job) {
+            Some(before) => *before = known,
+            None => jobs.push(known),
         }
     }
 
@@ -109,6 +113,7 @@ mod tests {
         let token = hash_of("secret");
         assert!(callers.find(Some("secret")).unwrap_err().contains("no job has this token"));
         callers.add(JobId(1), Some(token), "a", 0);
+        callers.add(JobId(2), Some(token), "other", 0);
         callers.add(JobId(2), Some(token), "b", 3);
         callers.grown(JobId(1), Some(token), 7);
         let job = |callers: &Callers| callers.find(Some("secret")).map(|caller| (caller.job, caller.slots));

@@ -418,12 +418,18 @@ impl Tables {
         if before.as_ref().is_some_and(|(token, tenant)| *token == given.token_hash && *tenant == given.tenant) {
             return;
         }
+        // A token that stays is known all the time: calls look it up meanwhile.
+        let stays = before.as_ref().is_some_and(|(token, _)| *token == given.token_hash);
+        if !stays || given.token_hash.is_some() {
+            let most = self.jobs.get(&job).map_or(0, |entry| entry.most_slots);
+            callers.add(job, given.token_hash, &given.tenant, most.max(given.slots.len()));
+        }
         if let Some((token, tenant)) = before {
-            callers.remove(job, token);
+            if !stays {
+                callers.remove(job, token);
+            }
             self.leave(&tenant);
         }
-        let slots = self.jobs.get(&job).map_or(0, |entry| entry.most_slots);
-        callers.add(job, given.token_hash, &given.tenant, slots);
         let new = || Tenant {
             bytes: Bucket::full(limits.tenant_bytes()),
             waiting: 0,

@@ -54,7 +54,8 @@ pub trait Store {
     type Beside: Beside;
 
     /// Begins to write something, all of it or nothing. A store that is through with it at once returns what became of
-    /// it; with any other, [`Journal::written`] hears of it later.
+    /// it; with any other, [`Journal::written`] hears of it later, before the next write begins. A write that fails is
+    /// handed back whole, and comes again with what gathered meanwhile, or with a snapshot in its place.
     fn write(&mut self, write: Write<Self::Beside>) -> Option<Written<Self::Beside>>;
 }
 
@@ -99,6 +100,13 @@ impl<B: Beside> Write<B> {
     /// Bytes of its records.
     pub fn bytes(&self) -> usize {
         self.records.iter().map(Vec::len).sum()
+    }
+
+    /// Drops the records before the last snapshot, which is the first one then; its bytes.
+    fn forget_superseded(&mut self) -> usize {
+        let Some(at) = self.records.iter().rposition(|record| Record::is_snapshot(record)) else { return 0 };
+        self.records.drain(..at);
+        self.records[0].len()
     }
 }
 
@@ -261,10 +269,7 @@ impl<S: Store, E> Journal<S, E> {
         };
         self.gathered = 0;
         let mut more = std::mem::take(&mut self.gathering);
-        if let Some(at) = more.records.iter().rposition(|record| Record::is_snapshot(record)) {
-            // Whatever it took part in before is in it.
-            more.records.drain(..at);
-            broken.waiting.records.clear();
+        if more.forget_superseded() > 0 {
             broken.overflow = false;
         }
         if broken.overflow {
@@ -272,7 +277,7 @@ impl<S: Store, E> Journal<S, E> {
         }
         broken.waiting.append(more);
         // A snapshot waits whatever its size: nothing smaller can take its place.
-        let snapshot = broken.waiting.records.first().filter(|record| Record::is_snapshot(record)).map_or(0, Vec::len);
+        let snapshot = broken.waiting.forget_superseded();
         if broken.waiting.bytes() - snapshot > self.limits.waiting_bytes && !broken.overflow {
             tracing::warn!("records wait for the disk beyond their bound; a snapshot will replace them");
             broken.waiting.records = Vec::new();

@@ -1,7 +1,7 @@
 //! What a host of the scheduler is made of: time for its events, a journal over a store, tickets that are opened, run
 //! and given up in time, and what training programs are told.
 //!
-//! The core decides from events alone. A host brings it these events, runs its tickets, and lets nobody know of
+//! The core decides from events alone. A host brings it these events, runs its tickets, and gives nobody
 //! anything before it is on disk. There are two hosts: the daemon, which writes and decides on threads of their own,
 //! and the agent inside slurmctld, which does both on the plugin's one thread. Both are loops over the parts of this
 //! crate:

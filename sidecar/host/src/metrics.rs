@@ -98,7 +98,7 @@ impl Adder<'_> {
     /// Registers a metric that has its whole name.
     ///
     /// # Errors
-    /// The registry has one of this name. So it is with the others.
+    /// The registry has a metric of this name.
     pub fn register<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C, prometheus::Error> {
         self.0.register(Box::new(metric.clone()))?;
         Ok(metric)

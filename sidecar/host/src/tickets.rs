@@ -239,6 +239,7 @@ impl Tickets {
         }
         let failure = outcome.error().map(ToString::to_string);
         let (engine, was_fallback) = (scheduler.engine_name().to_owned(), scheduler.is_fallback());
+        let mode = scheduler.state().mode;
         let Ok(decision) = scheduler.commit(now, outcome) else {
             // Only the host opens tickets, one at a time.
             tracing::error!("an open ticket was superseded");
@@ -246,7 +247,9 @@ impl Tickets {
         };
         if let Some(error) = failure {
             let next = match scheduler.state().mode {
-                Mode::Paused => "the fallback fails as well: paused, all jobs are their manager's again",
+                Mode::Paused if mode != Mode::Paused => {
+                    "the fallback fails as well: paused, all jobs are their manager's again"
+                }
                 _ if scheduler.is_fallback() && !was_fallback => "the fallback engine decides from now on",
                 _ => "the last plan stands",
             };

@@ -390,8 +390,7 @@ impl Config {
         if !self.listen.ip().is_loopback() && self.tls.is_none() {
             let problem = format!(
                 "{} is open to other machines and needs TLS (tls.cert and tls.key; `trainmaster certs init` makes \
-                 them); or \
-                 listen on 127.0.0.1",
+                 them); or listen on 127.0.0.1",
                 self.listen
             );
             return Err(wrong("listen", &problem));

@@ -154,12 +154,31 @@ mod tests {
 
     #[test]
     fn what_is_printed_reads_back() {
-        let text = "engine = \"drf\"\nfallback_after = 7\nrefusal_backoff = \"1500ms\"\nseed = 9\nrefusals = \
-            2\nshare_models = true\n\
-                    [parameters]\ninterval = \"5s\"\na = 0.25\nb = true\n[shape]\ncolocate = false\n[caps]\nutility = \
-                        7.5\nurgency = 3\n\
-                    [stability]\nmin_run = \"10s\"\npayback = 0.5\n[queues.batch]\ngpu = 4.5\nmemory = \"1025MiB\"\n\
-                    [tenants.\"a b\"]\nbandwidth = \"1001Mbit\"";
+        let text = r#"
+            engine = "drf"
+            fallback_after = 7
+            refusal_backoff = "1500ms"
+            seed = 9
+            refusals = 2
+            share_models = true
+            [parameters]
+            interval = "5s"
+            a = 0.25
+            b = true
+            [shape]
+            colocate = false
+            [caps]
+            utility = 7.5
+            urgency = 3
+            [stability]
+            min_run = "10s"
+            payback = 0.5
+            [queues.batch]
+            gpu = 4.5
+            memory = "1025MiB"
+            [tenants."a b"]
+            bandwidth = "1001Mbit"
+        "#;
         for settings in [
             Settings::from_toml(text).unwrap(),
             Settings::from_toml("stability = \"off\"").unwrap(),

@@ -76,7 +76,7 @@ pub(super) struct DemoJob {
 const LARGE: ((u32, u32), (u32, u32)) = ((4, 2), (8, 4));
 const SMALL: ((u32, u32), (u32, u32)) = ((2, 1), (6, 3));
 
-#[rustfmt::skip] // a table
+#[rustfmt::skip] // a job in two lines
 pub(super) const JOBS: [DemoJob; 9] = [
     DemoJob {
         name: "resnet-50", mode: "sync", batch: 64, delta: 0.01, learning_rate: 0.02, hidden: 32,

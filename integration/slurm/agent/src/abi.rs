@@ -1,7 +1,7 @@
 //! Interface between the plugin and its static library, the agent. agent.h is made from src/abi.rs.
 //!
-//! An agent is used by one thread. Texts are copied, end with a zero byte and may be NULL. An order's texts are valid
-//! until the next round. No function panics, prints or exits.
+//! An agent is used by one thread. Texts are copied, end with a zero byte and may be NULL; other pointers may not, but
+//! for the agent that is closed. An order's texts are valid until the next round. No function panics, prints or exits.
 
 #![allow(clippy::missing_safety_doc)] // above, once for all functions
 
@@ -126,7 +126,7 @@ pub struct COrder {
     pub admin_comment: *const c_char,
 }
 
-/// The agent, what it was shown, and what it asks for.
+/// An open agent.
 #[derive(Debug)]
 pub struct Handle {
     folders: Folders,
@@ -275,8 +275,8 @@ pub unsafe extern "C" fn trainmaster_agent_wait(agent: *mut Handle) -> i32 {
     if handle.agent.is_none() { TRY_AGAIN.as_millis() as i32 } else { wait }
 }
 
-/// Begins a round. It calls in this order: begin; look, after the plugin has loaded Slurm's data; node, partition and
-/// job for every item of each kind that changed; round; answered for each order; finish.
+/// Begins a round. A round is these calls, in this order: begin; look, after the plugin has loaded Slurm's data; node,
+/// partition and job for every item of each kind that changed; round; answered for each order; finish.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_begin(agent: *mut Handle) {
     // SAFETY: as promised by the caller.
@@ -439,7 +439,8 @@ fn told(order: &Order, texts: &mut Vec<CString>) -> COrder {
     told
 }
 
-/// Reports what Slurm answered to an order: `error` is 0, or Slurm's error number with its text in `words`.
+/// Reports what Slurm answered to an order, by its index in this round's orders: `error` is 0, or Slurm's error number
+/// with its text in `words`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_agent_answered(
     agent: *mut Handle,

@@ -319,7 +319,8 @@ impl Agent {
         answers
     }
 
-    /// Fits and decides, as long as something is due. While nothing can be written down, nothing new is decided.
+    /// Fits and decides what is due, once: orders wait for it. While nothing can be written down, nothing new is
+    /// decided.
     fn decide(&mut self) {
         #[cfg(feature = "fault-injection")]
         self.faults.before_decision(&mut self.scheduler);
@@ -334,7 +335,7 @@ impl Agent {
                 let ran = run.run();
                 let now = self.clock.now();
                 if let Some(made) = self.tickets.returned(&mut self.scheduler, now, ran, can_write) {
-                    self.note(&made);
+                    return self.note(&made);
                 }
             }
         }
@@ -366,9 +367,9 @@ impl Agent {
 
     /// Writes what happened, and says so to whoever waits for it.
     fn flush(&mut self) {
-        // Each round is worth a try.
+        // Each round is worth a try, with a file of its own: a snapshot also takes the place of all that waits.
         self.journal.retry_now();
-        if self.journal.wants_snapshot() {
+        if self.journal.error().is_some() || self.journal.wants_snapshot() {
             self.scheduler.snapshot();
         }
         self.journal.add(self.scheduler.drain_journal());

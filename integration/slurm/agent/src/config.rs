@@ -99,8 +99,7 @@ impl Config {
             (None, None) => {
                 return Err(ConfigError(format!(
                     "feed.listen: {listen} is not loopback and needs feed.cert and feed.key; tokens would be readable \
-                     on \
-                     the network"
+                     on the network"
                 )));
             }
             _ => return Err(ConfigError("feed: cert and key must be given together".into())),

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Seek, SeekFrom, Write as _},
+    io::{self, Write as _},
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -43,11 +43,11 @@ pub(crate) fn restore(folder: &Path) -> io::Result<Option<Scheduler>> {
     }
 }
 
-/// The file. Each snapshot begins a new one.
+/// The file. Each snapshot begins a new one; after a failed write only a snapshot can follow.
 #[derive(Debug)]
 pub(crate) struct JournalFile {
     path: PathBuf,
-    /// None before the first snapshot.
+    /// None before the first snapshot, and after a failed write.
     file: Option<File>,
     /// Bytes that were written and synced.
     length: u64,
@@ -64,13 +64,14 @@ impl JournalFile {
             return self.begin(&records[at..].concat());
         }
         let bytes = records.concat();
-        let file = self.file.as_mut().ok_or_else(|| io::Error::other("no snapshot was written yet"))?;
-        // A write that failed may have left a part.
-        file.set_len(self.length)?;
-        file.seek(SeekFrom::Start(self.length))?;
-        file.write_all(&bytes)?;
-        file.sync_data()?;
+        let mut file = self.file.take().ok_or_else(|| io::Error::other("only a snapshot can follow"))?;
+        if let Err(error) = file.write_all(&bytes).and_then(|()| file.sync_data()) {
+            // The part that is there takes room that may be needed. Whatever became of the file, a new one follows.
+            let _ = file.set_len(self.length);
+            return Err(error);
+        }
         self.length += bytes.len() as u64;
+        self.file = Some(file);
         Ok(())
     }
 
@@ -112,7 +113,9 @@ fn is_whole(record: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
     use trainmaster_core::{Event, JobSpec, Settings, Time};
+    use trainmaster_host::{Journal, JournalLimits, JournalMetrics};
 
     use super::*;
 
@@ -162,16 +165,33 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_failed_write_is_overwritten() {
+    fn a_disk_that_is_full_for_a_while_loses_nothing() {
         let folder = tempfile::tempdir().unwrap();
+        let metrics = JournalMetrics::register(&Registry::new()).unwrap();
+        let mut full = JournalFile::new(folder.path());
         let mut scheduler = fresh();
-        let mut file = JournalFile::new(folder.path());
-        write(&mut file, &mut scheduler).unwrap();
-        let whole = fs::read(folder.path().join("journal")).unwrap();
-        fs::write(folder.path().join("journal"), [whole, vec![7; 100]].concat()).unwrap();
+        write(&mut full, &mut scheduler).unwrap();
+        full.file = Some(OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let mut journal = Journal::new(full, JournalLimits::default(), metrics, &[]);
+        let mut step = |scheduler: &mut Scheduler, number: u32| {
+            journal.retry_now();
+            if journal.error().is_some() {
+                assert!(scheduler.snapshot());
+            }
+            journal.add(scheduler.drain_journal());
+            journal.then(number);
+            let (effects, outcome) = journal.step().unwrap();
+            assert_eq!(effects, [number]);
+            outcome.map_err(|problem| problem.to_string())
+        };
         submit(&mut scheduler, "a");
-        write(&mut file, &mut scheduler).unwrap();
-        assert_eq!(restore(folder.path()).unwrap().unwrap().state().jobs.len(), 1);
+        assert!(step(&mut scheduler, 1).unwrap_err().contains("No space left"));
+        submit(&mut scheduler, "b");
+        step(&mut scheduler, 2).unwrap();
+        submit(&mut scheduler, "c");
+        step(&mut scheduler, 3).unwrap();
+        let restored = restore(folder.path()).unwrap().unwrap();
+        assert_eq!((restored.state().jobs.len(), restored.digest()), (3, scheduler.digest()));
     }
 
     #[test]

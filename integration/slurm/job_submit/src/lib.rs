@@ -1,9 +1,9 @@
 //! Interface between the plugin job_submit/trainmaster and its static library, which recognises, checks and holds jobs.
 //! submission.h is made from src/lib.rs.
 //!
-//! Texts end with a zero byte and may be NULL. The library keeps no pointer after a call. `message` has `room` bytes.
-//! No panic leaves the library: a caught one becomes a message, and the job is refused, because its comment may contain
-//! anything.
+//! Texts end with a zero byte and may be NULL; other pointers may not. The library keeps no pointer after a call.
+//! `message` has `room` bytes. No panic leaves the library: a caught one becomes a message, and the job is refused,
+//! because its comment may contain anything.
 
 #![allow(unsafe_code)] // a C ABI
 #![allow(clippy::missing_safety_doc)] // above, once for all functions
@@ -25,11 +25,11 @@ use trainmaster_adapters::slurm::{
     submit::{Leader, Submission, submit, submit_servers},
 };
 
-/// Bytes of a held job's comment.
+/// Bytes of a held job's comment, with the zero byte.
 pub const TRAINMASTER_COMMENT: usize = 1025;
-/// Bytes of its generic resources.
+/// Bytes of its generic resources, with the zero byte.
 pub const TRAINMASTER_TRES: usize = 256;
-/// Bytes of its environment.
+/// Bytes of its environment, with the two zero bytes at its end.
 pub const TRAINMASTER_ENVIRONMENT: usize = 1024;
 /// Bytes that suffice for a message.
 pub const TRAINMASTER_MESSAGE: usize = 2048;
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn trainmaster_is_reserved(comment: *const c_char) -> bool
     catch_unwind(AssertUnwindSafe(look)).unwrap_or(true)
 }
 
-/// Checks and holds a job. `random` has 16 bytes.
+/// Checks and holds a job. `random` has 16 bytes. `held` is written if the job is held, `message` if it isn't.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_submit(
     job: *const CSubmission,

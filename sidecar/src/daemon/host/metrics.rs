@@ -56,8 +56,7 @@ impl HostMetrics {
     }
 
     /// A report was accepted. A program says what it likes: a report counts for at most a batch a step, and no more
-    /// than
-    /// [`MOST_EXAMPLES`], so that the sum doesn't wrap.
+    /// than [`MOST_EXAMPLES`], so that the sum doesn't wrap.
     pub(super) fn trained(&self, examples: u64, steps: u32, batch: u64) {
         self.examples.inc_by(trained(examples, steps, batch));
     }
