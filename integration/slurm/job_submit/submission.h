@@ -73,7 +73,7 @@ struct trainmaster_held {
     char environment[TRAINMASTER_ENVIRONMENT];
 };
 
-// Reads the table [slurm] of this file, if the file exists. Returns 0, or -1 with a message. Called once, before any
+// Reads the table `slurm` of this file, if the file exists. Returns 0, or -1 with a message. Called once, before any
 // other function.
 int32_t trainmaster_configure(const char *path,
                               char *message,

@@ -139,7 +139,7 @@ pub enum Outcome {
     Failed = 3,
 }
 
-/// Reads the table [slurm] of this file, if the file exists. Returns 0, or -1 with a message. Called once, before any
+/// Reads the table `slurm` of this file, if the file exists. Returns 0, or -1 with a message. Called once, before any
 /// other function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trainmaster_configure(path: *const c_char, message: *mut c_char, room: usize) -> i32 {
