@@ -4,8 +4,8 @@
 //! [`run`] attaches to a daemon over `manager.proto` and serves the plug-ins and the ApplicationMasters (`server`, over
 //! `bridge.proto` and `master.proto`). Both sides meet in a state machine without I/O (`translator`), which says what
 //! the daemon is told and asked, what the plug-ins enforce, and what each ApplicationMaster is to do. Where nothing may
-//! be put into the ResourceManager, its REST API is asked instead (`poller`), and has it do what it can (`actions`). See
-//! the folder's README for what a plan does, and for every setting.
+//! be put into the ResourceManager, its REST API is asked instead (`poller`), and has it do what it can (`actions`).
+//! See the folder's README for what a plan does, and for every setting.
 
 mod actions;
 mod agent;

@@ -65,7 +65,8 @@ impl Engine for Random {
             for shape in [drawn, bounds.least()] {
                 let total = job.total(shape);
                 if ledger.has(job, &total) {
-                    let somewhere = |board: &Board, job: &Job, role: Role| anywhere(state, board, job, role, &mut draws);
+                    let somewhere =
+                        |board: &Board, job: &Job, role: Role| anywhere(state, board, job, role, &mut draws);
                     found = round.board.place_each(state, job, shape, round.budget, somewhere)?;
                     if found.is_some() {
                         ledger.take(job, &total, 1);
