@@ -62,7 +62,49 @@ fn a_newcomer_takes_the_place_of_a_job_that_has_had_more() {
     assert_eq!(reason.kind(), ReasonKind::Engine);
     assert!(matches!(reason, Reason::Engine(own) if &*own.kind == "more_service"), "{reason:?}");
     let found = scheduler.explain(Time(half_an_hour + 20_000), old).unwrap();
-    assert!(found.findings.iter().any(|finding| finding.text.contains("has had 1.0 GPU-hours")), "{found:?}");
+    assert!(
+        found
+            .findings
+            .iter()
+            .any(|finding| finding.text.contains("has had 1.0 GPU-hours; jobs with less than 1.0 go first")),
+        "{found:?}"
+    );
+}
+
+/// What a job had explains its wait only where it is what it waits for.
+#[test]
+fn a_limit_and_equal_service_are_not_explained_by_service() {
+    let mut settings = plain("las");
+    settings.tenants = [("default".to_owned(), [("gpu".to_owned(), 2000)].into())].into();
+    let mut scheduler = cluster(settings, &[server("s0", 8, 16, &["gpu", "gpu", "gpu"])]);
+    let first = submit(&mut scheduler, 0, ring("first", (2, 2, 2)));
+    scheduler.decide(Time(0));
+    runs(&mut scheduler, 0, first);
+    let second = submit(&mut scheduler, 1000, ring("second", (2, 2, 2)));
+    scheduler.decide(Time(1000));
+    let reason = |scheduler: &Scheduler, id| scheduler.state().job(id).unwrap().verdict.reason().unwrap().kind();
+    assert_eq!(reason(&scheduler, second), ReasonKind::Exhausted, "the tenant has no more");
+    // An hour later the second one runs, and the tenant's limit is what the first one waits for.
+    let hour = 3_600_000;
+    scheduler.decide(Time(hour));
+    is_gone(&mut scheduler, hour + 1000, first);
+    runs(&mut scheduler, hour + 1000, second);
+    scheduler.decide(Time(hour + 2000));
+    assert_eq!(shape(&scheduler, second), wp(2, 0));
+    assert_eq!(reason(&scheduler, first), ReasonKind::Exhausted);
+
+    // Within a quantum whoever came first goes first, whatever each has had.
+    let mut scheduler = cluster(plain("las"), &[server("s0", 8, 16, &["gpu", "gpu"])]);
+    let first = submit(&mut scheduler, 0, ring("first", (2, 2, 2)));
+    scheduler.apply(Time(0), Event::JobHeld { job: first, held: true }).unwrap();
+    let second = submit(&mut scheduler, 0, ring("second", (2, 2, 2)));
+    scheduler.decide(Time(0));
+    runs(&mut scheduler, 0, second);
+    scheduler.apply(Time(60_000), Event::JobHeld { job: first, held: false }).unwrap();
+    scheduler.decide(Time(60_000));
+    assert_eq!((shape(&scheduler, first), shape(&scheduler, second)), (wp(2, 0), wp(0, 0)));
+    assert_eq!(service(&scheduler, 60_000, second), 2 * 1000 * 60_000);
+    assert_eq!(reason(&scheduler, second), ReasonKind::Exhausted, "the cluster has no GPU left");
 }
 
 #[test]

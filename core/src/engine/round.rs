@@ -19,7 +19,7 @@ use crate::{
     decision::{Allocation, Proposal, Verdict},
     ids::{JobId, ServerId},
     job::{Job, Training},
-    reason::{Reason, ReasonKind},
+    reason::{Reason, ReasonKind, Scope},
     settings::SettingsError,
     shape::Shape,
     state::{Change, Mandate, State},
@@ -102,13 +102,13 @@ impl<'a, I> Round<'a, I> {
         })
     }
 
-    /// Gives jobs that wait for room a reason of the engine's own, where `why` has one. O(jobs).
+    /// Gives jobs that wait for room a reason of the engine's own, where `why` has one. Jobs that a limit of their
+    /// tenant or queue keeps waiting, or that are larger than the cluster, are told that instead. O(jobs).
     pub(crate) fn explain_waits(&mut self, why: impl Fn(&Job) -> Option<Reason>) {
         let state = self.state;
         let waits_for_room = |verdict: &Verdict| match verdict {
-            Verdict::Wait(reason) => {
-                matches!(reason.kind(), ReasonKind::NoRoom | ReasonKind::Exhausted | ReasonKind::Engine)
-            }
+            Verdict::Wait(Reason::NoRoom { .. } | Reason::Engine(_)) => true,
+            Verdict::Wait(Reason::Exhausted { scope: Scope::Cluster, needed, limit, .. }) => needed <= limit,
             _ => false,
         };
         self.proposal.changes.retain_mut(|(id, verdict)| {

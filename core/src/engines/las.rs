@@ -18,7 +18,7 @@
 //! Cost: O(J log J) for J jobs, plus what `Round::serve_in_turn` costs.
 
 use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
-use crate::{job::Service, reason::Reason, settings::SettingsError, time::Span};
+use crate::{job::Job, job::Service, reason::Reason, settings::SettingsError, time::Span};
 
 /// Thousandths of a GPU times milliseconds in a GPU-second.
 const GPU_SECOND: f64 = 1e6;
@@ -61,16 +61,19 @@ impl Engine for Las {
         let now = round.state.now;
         let (mut order, ledger) = round.jobs();
         round.budget.spend(order.len() as u64)?;
-        order.sort_by_cached_key(|job| (job.service(now) / self.quantum, job.arrival, job.id));
+        let quanta = |job: &Job| job.service(now) / self.quantum;
+        order.sort_by_cached_key(|job| (quanta(job), job.arrival, job.id));
         round.serve_in_turn(&order, ledger, self.placing)?;
-        let most = round.planned().map(|(job, _)| job.service(now)).max().unwrap_or(0);
-        round.explain_waits(|job| (job.service(now) > most).then(|| more_service(job.service(now), most)));
+        if let Some(most) = round.planned().map(|(job, _)| quanta(job)).max() {
+            let less_than = (most + 1) * self.quantum;
+            round.explain_waits(|job| (quanta(job) > most).then(|| more_service(job.service(now), less_than)));
+        }
         Ok(())
     }
 }
 
-fn more_service(service: Service, most: Service) -> Reason {
+fn more_service(service: Service, less_than: Service) -> Reason {
     let hours = |service: Service| service as f64 / GPU_SECOND / 3600.0;
-    let (has, most) = (hours(service), hours(most));
-    Reason::of_engine("more_service", format!("has had {has:.1} GPU-hours; jobs with at most {most:.1} go first"))
+    let (has, less) = (hours(service), hours(less_than));
+    Reason::of_engine("more_service", format!("has had {has:.1} GPU-hours; jobs with less than {less:.1} go first"))
 }
