@@ -217,9 +217,9 @@ impl Agent {
             return;
         }
         self.spared.clone_from(&folders);
-        let names: BTreeSet<_> = self.fleet.active().map(|(_, name)| logs.join(name)).collect();
+        let active_logs: BTreeSet<_> = self.fleet.active().map(|(id, name)| self.state.log(id, name)).collect();
         let retention = self.options.retention.clone();
-        let sweep = move || retain::sweep(&jobs, &logs, &folders, &names, &retention);
+        let sweep = move || retain::sweep(&jobs, &logs, &folders, &active_logs, &retention);
         self.sweeping = Some(tokio::task::spawn_blocking(sweep));
     }
 }

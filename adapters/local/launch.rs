@@ -42,7 +42,7 @@ impl Launcher {
     ) -> io::Result<(Record, Handle, Watch)> {
         let folder = state.job(order.id.job, order.name);
         state.make_job(&folder)?;
-        let (log, file, log_start) = logs::open(&state.logs().join(order.name), order.id)?;
+        let (log, file, log_start) = logs::open(&state.log(order.id.job, order.name), order.id)?;
         let mut record = Record {
             id: order.id,
             name: order.name.to_owned(),

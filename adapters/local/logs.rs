@@ -50,8 +50,8 @@ pub(crate) fn last_line(path: &Path, start: u64) -> Option<String> {
     Some(line.chars().filter(|c| !c.is_control()).take(LINE).collect())
 }
 
-/// Removes the logs of all but the last few incarnations in a job's folder. "Last" is by when they were written: a
-/// later job of the same name counts its incarnations anew.
+/// Removes the logs of all but the last few incarnations in a job's folder. "Last" is by when they were written: under
+/// a daemon whose store is lost, a job of the same number and name counts its incarnations anew.
 pub(crate) fn prune(folder: &Path, kept: usize) {
     let mut incarnations: BTreeMap<String, (SystemTime, Vec<PathBuf>)> = BTreeMap::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -152,9 +152,14 @@ impl StateDir {
         }
     }
 
-    /// Where the logs are: a folder for each job's name.
+    /// Where jobs have the folders of their logs, named as in [`jobs`](Self::jobs).
     pub(crate) fn logs(&self) -> PathBuf {
         self.root.join("logs")
+    }
+
+    /// The folder of a job's logs. A name alone isn't enough: one job after the other may have it, of any tenant.
+    pub(crate) fn log(&self, id: u64, name: &str) -> PathBuf {
+        self.logs().join(format!("{id}-{name}"))
     }
 
     /// Writes a record whole or not at all.

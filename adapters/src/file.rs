@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Read as _,
     path::{Path, PathBuf},
 };
 
@@ -55,7 +56,13 @@ pub enum FileError {
 pub(crate) type Wrong = (String, String, String);
 
 pub(crate) fn read(path: &Path) -> Result<String, FileError> {
-    fs::read_to_string(path).map_err(|error| FileError::Read { path: path.into(), error })
+    let read = || {
+        let mut text = String::new();
+        // One byte more is too many, as the text's reader says.
+        fs::File::open(path)?.take(LONGEST as u64 + 1).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    read().map_err(|error| FileError::Read { path: path.into(), error })
 }
 
 /// What a text says, as `understand` takes it; errors name its `origin`.
@@ -111,4 +118,17 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 
 pub(crate) fn quoted(text: &str) -> String {
     format!("{text:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_never_ends_is_refused() {
+        let text = read(Path::new("/dev/zero")).unwrap();
+        let understand = |table: toml::Table| Ok(table);
+        let error = parse(&text, "zero", understand).unwrap_err().to_string();
+        assert!(error.contains("bytes must be at most"), "{error}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    io::Read as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -15,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime;
 use tonic::{Code, Status};
-use trainmaster_core::JobSpec;
+use trainmaster_core::{JobSpec, job::LONGEST_FILE};
 use trainmaster_manager::{AdapterCommand, CommandAnswer, Daemon as _, DaemonAddress, Remote};
 use trainmaster_net::secret;
 
@@ -45,7 +46,10 @@ pub const COMMANDS: &[AdapterCommand] = &[
         asks_daemon: true,
         run: |arguments, daemon| {
             let [file] = arguments else { bail!("submit takes one FILE") };
-            let text = fs::read_to_string(file).with_context(|| format!("{file} can't be read"))?;
+            let mut text = String::new();
+            // One byte more is too many, as the job file's reader says.
+            let read = |file: fs::File| file.take(LONGEST_FILE as u64 + 1).read_to_string(&mut text);
+            fs::File::open(file).and_then(read).with_context(|| format!("{file} can't be read"))?;
             submit(&config()?, &user()?, &text, daemon).with_context(|| file.clone())
         },
     },

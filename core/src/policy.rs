@@ -22,7 +22,7 @@ const LARGEST_WEIGHT: f32 = 1e6;
 const MOST_INPUTS: usize = 4096;
 const MOST_HIDDEN: usize = 256;
 /// Maximum bytes of a file: the maximum number of weights with all digits.
-const LONGEST: usize = 16 << 20;
+pub const LONGEST_FILE: usize = 16 << 20;
 
 /// The inputs of an engine's policy for each choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,7 +286,7 @@ impl Policy {
     /// The text isn't a policy file, or its content doesn't match its hash.
     pub fn from_toml(text: &str) -> Result<Self, PolicyError> {
         let unreadable = |problem: String| PolicyError::Unreadable(problem);
-        let table: Table = read_toml(text, LONGEST).map_err(|error| unreadable(error.brief()))?;
+        let table: Table = read_toml(text, LONGEST_FILE).map_err(|error| unreadable(error.brief()))?;
         let format = table.get("format").and_then(Value::as_integer);
         if format != Some(FORMAT) {
             let given = format.map_or("none".to_owned(), |format| format.to_string());

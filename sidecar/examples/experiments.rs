@@ -90,8 +90,9 @@ impl<'a> Document<'a> {
             ensure!(!line.starts_with("## ") && !line.starts_with(SIMULATE), NO_TABLE);
         }
         let head = self.copy().context(NO_TABLE)?;
-        let table = Table::of(head).with_context(|| format!("no table has these columns: {head}"))?;
-        self.copy();
+        let table = Table::of(head).with_context(|| format!("{NO_TABLE}: no table has these columns: {head}"))?;
+        let rule = self.copy().unwrap_or_default();
+        ensure!(rule.starts_with("|---"), "{NO_TABLE}: the line |---| below {head}");
         while self.left.last().is_some_and(|line| line.starts_with('|')) {
             self.left.pop();
         }
@@ -113,9 +114,10 @@ impl<'a> Document<'a> {
     /// Writes the document, unless somebody else has meanwhile.
     fn save(&mut self) -> Result<()> {
         let (path, text) = (&self.path, self.text());
-        ensure!(fs::read_to_string(path)? == self.on_disk, "{} was changed meanwhile", path.display());
         let fresh = path.with_extension("new");
         fs::write(&fresh, &text)?;
+        let unchanged = fs::read_to_string(path)? == self.on_disk;
+        ensure!(unchanged, "{} was changed meanwhile; the tables are in {}", path.display(), fresh.display());
         fs::rename(&fresh, path)?;
         self.on_disk = text;
         Ok(())

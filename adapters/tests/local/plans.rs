@@ -61,7 +61,7 @@ async fn a_job_starts_with_its_environment_and_completes() {
     ] {
         assert!(server.lines().any(|found| found == line), "{line} should be in {server}");
     }
-    assert_eq!(read(state.path().join("logs/job-7/3-worker-0.log")).await, "hello");
+    assert_eq!(read(state.path().join("logs/7-job-7/3-worker-0.log")).await, "hello");
     adapter.end().await;
     state.has_nothing_left();
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Bytes of a job file; those that people write have a hundredth of it.
-const LONGEST: usize = 64 << 10;
+pub const LONGEST_FILE: usize = 64 << 10;
 
 /// A job file that can't be read.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -150,7 +150,7 @@ struct ProfileRow {
 }
 
 pub(super) fn parse(text: &str) -> Result<JobSpec, JobFileError> {
-    build(read_toml(text, LONGEST).map_err(|error| JobFileError::Syntax(error.to_string()))?)
+    build(read_toml(text, LONGEST_FILE).map_err(|error| JobFileError::Syntax(error.to_string()))?)
 }
 
 /// The same from a table, which has no lines: the error names the key instead.

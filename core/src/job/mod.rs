@@ -12,7 +12,7 @@ mod utility;
 
 pub use self::{
     active::{Demand, ExternalId, Job},
-    file::JobFileError,
+    file::{JobFileError, LONGEST_FILE},
     issued::{Issued, Service},
     learnt::{Fits, Learnt, Progress, Stragglers},
     seen::{Phase, Seen},

@@ -11,6 +11,7 @@ use super::{
     Failure, Output, Paper, Show,
     sheet::{Column, Sheet},
 };
+use crate::bounded::{TABLE, read_text};
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &PaaArgs, output: Output) -> Result<(), Failure> {
 
 fn read(path: &Path) -> anyhow::Result<Vec<u64>> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("{name} can't be read"))?;
+    let text = read_text(path, TABLE).with_context(|| format!("{name} can't be read"))?;
     let mut blocks = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let value = line.trim();

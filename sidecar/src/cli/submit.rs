@@ -1,15 +1,12 @@
 //! `trainmaster submit`: submits job files to the daemon.
 
-use std::{
-    fs,
-    io::{self, Read},
-};
+use std::{io, path::Path};
 
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use trainmaster_core::JobSpec;
+use trainmaster_core::{JobSpec, job::LONGEST_FILE};
 use trainmaster_proto::{
     job_from_spec,
     v1::{SchedulingMode, StatusReply, StatusRequest, SubmitRequest},
@@ -20,6 +17,7 @@ use super::{
     client::{Daemon, ServerArgs},
     output::away,
 };
+use crate::bounded::{read_text, take_text};
 
 /// Number of files from which a progress bar is shown.
 const FEW: usize = 8;
@@ -86,11 +84,10 @@ fn idle(status: &StatusReply) -> Option<&'static str> {
 }
 
 fn read(file: &str) -> anyhow::Result<JobSpec> {
-    let text = if file == "-" {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        fs::read_to_string(file)
+    let most = LONGEST_FILE as u64;
+    let text = match file {
+        "-" => take_text(io::stdin(), most),
+        file => read_text(Path::new(file), most),
     };
     let text = text.with_context(|| format!("{file} can't be read"))?;
     JobSpec::from_toml(&text).with_context(|| file.to_owned())

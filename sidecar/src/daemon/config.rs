@@ -1,7 +1,7 @@
 //! What the daemon is configured with.
 
 use std::{
-    fs,
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -292,8 +292,7 @@ impl Config {
     /// # Errors
     /// As [`from_toml`](Self::from_toml), with the file's name.
     pub fn load(path: &Path) -> Result<Self, ServeError> {
-        let text =
-            fs::read_to_string(path).map_err(|error| ServeError::Config(format!("{}: {error}", path.display())))?;
+        let text = bounded(path).map_err(|error| ServeError::Config(format!("{}: {error}", path.display())))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         Self::read(&text, folder).map_err(|error| ServeError::Config(format!("{}: {error}", path.display())))
     }
@@ -449,8 +448,12 @@ pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, ServeError> {
     full.parse().map_err(|_| wrong("listen", &format!("{text:?} must be an address such as \"127.0.0.1:7070\"")))
 }
 
+fn bounded(path: &Path) -> io::Result<String> {
+    crate::bounded::read_text(path, LONGEST as u64)
+}
+
 fn read_text(key: &str, path: &Path) -> Result<String, ServeError> {
-    fs::read_to_string(path).map_err(|error| wrong(key, &format!("{}: {error}", path.display())))
+    bounded(path).map_err(|error| wrong(key, &format!("{}: {error}", path.display())))
 }
 
 fn read_settings(text: &str) -> Result<Settings, ServeError> {

@@ -43,7 +43,7 @@ use axum::Router;
 use prometheus::Registry;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use trainmaster_feed::{Feed, FeedMetrics, FeedService};
-use trainmaster_net::{NetMetrics, Port, guarded};
+use trainmaster_net::{NetMetrics, Port, guarded, secret};
 
 pub(crate) use self::config::default_state_dir;
 pub use self::{
@@ -88,10 +88,16 @@ impl Daemon {
         config.check()?;
         let tls = config.tls.as_ref().map(|tls| trainmaster_net::Tls::read(tls.files())).transpose();
         let tls = tls.map_err(|error| ServeError::Config(error.to_string()))?;
-        let tokens = Tokens::open(&config.state_dir, config.admin_token_file.as_deref()).map_err(ServeError::Tokens)?;
+        // Before anything is made: another daemon may be there.
         let listen = |error| ServeError::Listen { address: config.listen, error };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
+        let unusable = |error| {
+            let folder = config.state_dir.display();
+            ServeError::Config(format!("state folder {folder} can't be made: {error}; --state-dir names another"))
+        };
+        secret::make_folder(&config.state_dir).map_err(unusable)?;
+        let tokens = Tokens::open(&config.state_dir, config.admin_token_file.as_deref()).map_err(ServeError::Tokens)?;
 
         let registry = Registry::new();
         let metrics = Metrics::register(&registry).expect("names are unique in a new registry");

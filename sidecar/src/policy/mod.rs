@@ -3,9 +3,11 @@
 //! If a file is missing, damaged, of another version, or worse than the heuristic in its own validation, there is a
 //! warning, and the engine uses its heuristic. A missing policy is never an error.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
-use trainmaster_core::{Policy, engines::policy_inputs};
+use trainmaster_core::{Policy, engines::policy_inputs, policy::LONGEST_FILE};
+
+use crate::bounded::read_text;
 
 /// The policies of this version, as written by `trainmaster train-policy`; see README.md beside them.
 const SHIPPED: &[(&str, &str)] = &[("mlfs.toml", include_str!("mlfs.toml")), ("rl.toml", include_str!("rl.toml"))];
@@ -69,7 +71,7 @@ impl Choice {
 }
 
 fn read_file(path: &Path) -> Result<Policy, String> {
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = read_text(path, LONGEST_FILE as u64).map_err(|error| error.to_string())?;
     read(&text)
 }
 
@@ -87,6 +89,8 @@ fn read(text: &str) -> Result<Policy, String> {
 #[cfg(test)]
 mod tests {
     use trainmaster_core::policy::{Network, Validation};
+
+    use std::fs;
 
     use super::*;
 

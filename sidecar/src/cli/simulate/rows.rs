@@ -1,11 +1,14 @@
 //! The rows of a CSV file. Invalid ones are reported and left out.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::{anyhow, bail};
 use csv::{ReaderBuilder, StringRecord, Terminator, Trim};
 
-use crate::cli::Failure;
+use crate::{
+    bounded::{TABLE, read},
+    cli::Failure,
+};
 
 /// The requested columns of a file with a header line, one row per line, in any order. Other columns are ignored.
 pub(super) struct Rows {
@@ -47,7 +50,7 @@ impl Rows {
 
     fn open(path: &Path, wanted: &[&str]) -> anyhow::Result<Self> {
         let file = path.display().to_string();
-        let bytes = fs::read(path).map_err(|error| anyhow!("{file} can't be read: {error}"))?;
+        let bytes = read(path, TABLE).map_err(|error| anyhow!("{file} can't be read: {error}"))?;
         let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         let mut lines = (1_u64..).zip(lines).filter(|(_, line)| !line.is_empty()).map(|(at, line)| (at, values(line)));
         let Some((at, headings)) = lines.next() else {
