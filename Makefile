@@ -32,14 +32,15 @@ bench: ## measure rounds of optimus and mlfs, and arrivals in oasis and edge, ea
 	cargo bench --locked -p trainmaster-core --bench dispatch
 	cargo bench --locked -p trainmaster-core --bench task
 
-fits: ## generate docs/fits.md from ../shared/data and a measured grid
+fits: ## generate docs/fits.md from measured curves (../shared/data, not in the repository) and a measured grid
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer
-	cargo run --release --locked -q -p trainmaster --example fits > docs/fits.md
+	cargo run --release --locked -q -p trainmaster --example fits > target/fits.md
+	mv target/fits.md docs/fits.md
 
 attacks: ## measure five times how one job, tenant or stranger can harm others; OLDER=PROGRAM compares
 	cargo build --release --locked -p trainmaster --bin trainmaster --example attacks
 	ROUNDS=$${ROUNDS:-5} target/release/examples/attacks target/release/trainmaster $(OLDER)
 
-experiments: ## run the commands in docs/experiments.md and write its tables; ONLY="BEGINNING OF A SECTION"
+experiments: ## run all commands in docs/experiments.md and write its tables; ONLY="BEGINNING OF A SECTION" runs some
 	cargo build --release --locked -p trainmaster --bin trainmaster --example experiments
-	target/release/examples/experiments $(if $(ONLY),"$(ONLY)")
+	target/release/examples/experiments $(if $(ONLY),"$$ONLY")
