@@ -1,10 +1,167 @@
-//! Trainmaster's one binary as a library: the daemon, its command line and a demonstration.
+//! The command line of `trainmaster`, with a file per command. Long commands have crates of their own: the daemon, the
+//! demonstration and the analyses.
 
-mod bounded;
-pub mod cli;
-pub mod daemon;
-pub mod demo;
-pub mod policy;
-mod stop;
+mod act;
+mod adapter;
+mod certs;
+mod doctor;
+mod engines;
+mod explain;
+mod jobs;
+mod mode;
+mod paa;
+mod plan;
+mod serve;
+mod status;
+mod submit;
+mod token;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 #[cfg(feature = "train")]
-mod train;
+use trainmaster_analysis::train_policy;
+use trainmaster_analysis::{fit, replay, simulate};
+use trainmaster_manager::Adapters;
+use trainmaster_terminal::{
+    Answered, Failure, Output,
+    client::{self, block_on, without_address, without_daemon},
+};
+
+use self::act::Act;
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon reached, 4 doctor found problems.";
+
+/// Schedules distributed training jobs on an existing cluster manager.
+#[derive(Parser, Debug)]
+#[command(
+    name = "trainmaster",
+    version,
+    after_help = EXIT_CODES,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+struct Cli {
+    /// Print JSON instead of tables; may also follow the command
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: client::ServerArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the daemon until Ctrl-C
+    #[command(args(without_address()))]
+    Serve(Answered<serve::ServeArgs>),
+    /// Train nine jobs for real on a virtual cluster, under one engine after the other
+    #[command(args(without_daemon()))]
+    Demo(trainmaster_demo::Args),
+    /// Submit job files
+    Submit(Answered<submit::SubmitArgs>),
+    /// End jobs for good
+    Cancel(Answered<act::ActArgs>),
+    /// Hold jobs: they save a checkpoint and release their slots
+    Pause(Answered<act::ActArgs>),
+    /// Let held jobs continue
+    Resume(Answered<act::ActArgs>),
+    /// List the jobs
+    Jobs(Answered<jobs::JobsArgs>),
+    /// Follow the jobs as they change, until Ctrl-C
+    Watch(Answered<watch::WatchArgs>),
+    /// Explain a job's state and allocation
+    Explain(Answered<explain::ExplainArgs>),
+    /// Show what an engine would change now
+    Plan(Answered<plan::PlanArgs>),
+    /// Show or set the scheduling mode
+    Mode(Answered<mode::ModeArgs>),
+    /// Show the daemon's state in a few lines
+    Status(Answered<status::StatusArgs>),
+    /// Make, list, rotate and revoke the tokens of callers
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// Run a small certificate authority: certificates for the daemon, its managers and users
+    #[command(subcommand, args(without_daemon()))]
+    Certs(certs::CertsCommand),
+    /// Check the daemon, this machine and the adapters for problems
+    Doctor(Answered<doctor::DoctorArgs>),
+    /// List the scheduling engines, or one engine's parameters
+    #[command(args(without_daemon()))]
+    Engines(Answered<engines::EnginesArgs>),
+    /// Fit the engines' models to measured speeds or losses
+    #[command(subcommand, args(without_daemon()))]
+    Fit(fit::FitCommand),
+    /// Assign a model's parameter blocks to parameter servers
+    #[command(args(without_daemon()))]
+    Paa(Answered<paa::PaaArgs>),
+    /// Simulate a workload on a virtual cluster under several engines
+    #[command(args(without_daemon()))]
+    Simulate(Answered<simulate::SimulateArgs>),
+    /// Train a policy on a virtual cluster, for an engine that uses one
+    #[cfg(feature = "train")]
+    #[command(args(without_daemon()))]
+    TrainPolicy(Answered<train_policy::TrainPolicyArgs>),
+    /// Inspect a daemon's journal: show its content, repeat its decisions, or simulate its jobs under other engines
+    #[command(args(without_daemon()))]
+    Replay(Answered<replay::ReplayArgs>),
+}
+
+/// Runs the command line of a program with these adapters. Errors go to standard error.
+pub fn run(adapters: Adapters) -> ExitCode {
+    let mut program = adapter::with_commands(Cli::command(), adapters);
+    let matches = program.get_matches_mut();
+    let done = match adapter::AdapterCall::of(&matches, adapters) {
+        Some(call) => adapter::run(
+            &call,
+            &client::ServerArgs::of_matches(&matches),
+            Output::new(matches.get_flag("json") || call.json),
+        )
+        .map(|()| ExitCode::SUCCESS),
+        None => Cli::from_arg_matches(&matches)
+            .map_or_else(|error| error.format(&mut program).exit(), |cli| dispatch(cli, adapters)),
+    };
+    done.unwrap_or_else(|failure| {
+        if !matches!(failure, Failure::Closed) {
+            eprintln!("error: {}", failure.line());
+        }
+        failure.exit_code()
+    })
+}
+
+fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
+    let Cli { json: early, server, command } = cli;
+    let output = |late: bool| Output::new(early || late);
+    let done = match &command {
+        Command::Serve(Answered { args, json }) => serve::run(args, adapters, &server, output(*json)),
+        Command::Demo(_) if early => Err(Failure::Usage("the demo writes JSON to a file: demo --json FILE".into())),
+        Command::Demo(args) => return Ok(trainmaster_demo::run(args.clone(), adapters)?),
+        Command::Submit(Answered { args, json }) => block_on(submit::run(args, &server, output(*json))),
+        Command::Cancel(Answered { args, json }) => block_on(act::run(Act::Cancel, args, &server, output(*json))),
+        Command::Pause(Answered { args, json }) => block_on(act::run(Act::Pause, args, &server, output(*json))),
+        Command::Resume(Answered { args, json }) => block_on(act::run(Act::Resume, args, &server, output(*json))),
+        Command::Jobs(Answered { args, json }) => block_on(jobs::run(args, &server, output(*json))),
+        Command::Watch(Answered { args, json }) => block_on(watch::run(args, &server, output(*json))),
+        Command::Explain(Answered { args, json }) => block_on(explain::run(args, &server, output(*json))),
+        Command::Plan(Answered { args, json }) => block_on(plan::run(args, &server, output(*json))),
+        Command::Mode(Answered { args, json }) => block_on(mode::run(args, &server, output(*json))),
+        Command::Status(Answered { args: status::StatusArgs {}, json }) => {
+            block_on(status::run(&server, output(*json)))
+        }
+        Command::Token(command) => block_on(token::run(command, &server, output)),
+        Command::Certs(command) => certs::run(command, output),
+        Command::Doctor(Answered { args, json }) => block_on(doctor::run(args, adapters, &server, output(*json))),
+        Command::Engines(Answered { args, json }) => engines::run(args, output(*json)),
+        Command::Fit(command) => fit::run(command, output),
+        Command::Paa(Answered { args, json }) => paa::run(args, output(*json)),
+        Command::Simulate(Answered { args, json }) => simulate::run(args, output(*json)),
+        #[cfg(feature = "train")]
+        Command::TrainPolicy(Answered { args, json }) => train_policy::run(args, output(*json)),
+        Command::Replay(Answered { args, json }) => replay::run(args, output(*json)),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}

@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 
 use trainmaster_adapters::ADAPTERS;
-use trainmaster_sidecar::cli;
 
 fn main() -> ExitCode {
-    cli::run(ADAPTERS)
+    trainmaster_sidecar::run(ADAPTERS)
 }

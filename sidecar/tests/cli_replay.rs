@@ -1,7 +1,7 @@
 //! `trainmaster replay`, run like by a user: on journals of daemons and of simulations, whole and damaged.
 
 #[allow(dead_code)] // shared with the other tests, which use all of it
-#[path = "daemon_service/support.rs"]
+#[path = "../daemon/tests/service/support.rs"]
 mod support;
 
 use std::{fs, path::Path, process::Command};
@@ -15,8 +15,8 @@ use trainmaster_core::{
     settings::Stability,
     sim::{Host, Options, Request, play, workload},
 };
+use trainmaster_daemon::{Daemon, JournalFile};
 use trainmaster_proto::v1;
-use trainmaster_sidecar::daemon::{Daemon, JournalFile};
 
 use self::support::{Clients, FakeManager, Trainer, config, servers, spec};
 

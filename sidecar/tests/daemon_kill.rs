@@ -1,7 +1,7 @@
 //! A daemon that is killed at random points loses no acknowledged change, and repeats its decisions.
 
 #[allow(dead_code)] // shared with the other tests, which use all of it
-#[path = "daemon_service/support.rs"]
+#[path = "../daemon/tests/service/support.rs"]
 mod support;
 
 use std::{
@@ -27,8 +27,8 @@ use trainmaster_core::{
     journal::Record,
     replay::{Replay, Step},
 };
+use trainmaster_daemon::{ADMIN_TOKEN, read_journal};
 use trainmaster_proto::v1;
-use trainmaster_sidecar::daemon::{ADMIN_TOKEN, read_journal};
 
 use self::support::{Clients, FakeManager, LIMIT, Trainer, World, servers, spec};
 

@@ -2,7 +2,7 @@
 //!
 //! An adapter is one translator. It implements [`Follows`], which takes orders for jobs, and [`Manager`], which tells
 //! what there is and acts; [`run`] does the rest: it attaches to the [`Daemon`], again and again, answers plans, and
-//! sends what changed. A [`Follower`] keeps track of the plan in force. `sidecar/tests/daemon_service/fifth.rs` is a
+//! sends what changed. A [`Follower`] keeps track of the plan in force. `sidecar/daemon/tests/service/fifth.rs` is a
 //! whole one.
 //!
 //! [`AdapterInfo`] is what a host needs to know of an adapter to run it.

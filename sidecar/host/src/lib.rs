@@ -10,6 +10,7 @@
 //! 2. [`Tickets::open`] what is due, [run](Run::run) it, and give it [back](Tickets::returned).
 //! 3. Add the scheduler's records to the [`Journal`], with what is to be done once they are on disk.
 
+pub mod bounded;
 mod clock;
 mod journal;
 mod metrics;

@@ -26,7 +26,7 @@ pub(super) const JOB: Target = Target {
     words: JOB_WORDS,
 };
 
-const DEFAULT_SETTINGS: &str = include_str!("../../../../sidecar/src/daemon/default.toml");
+const DEFAULT_SETTINGS: &str = include_str!("../../../../sidecar/daemon/src/default.toml");
 
 /// The scheduler's settings.
 pub(super) const SETTINGS: Target = Target {
@@ -62,7 +62,7 @@ pub(super) const POLICY: Target = Target {
         let _ = Policy::from_toml(&text(bytes));
     },
     seeds: || {
-        let shipped = include_str!("../../../../sidecar/src/policy/rl.toml");
+        let shipped = include_str!("../../../../sidecar/policy/rl.toml");
         // Its head, because the weights are long.
         texts(&[&shipped[..shipped.len().min(2000)], shipped])
     },

@@ -16,7 +16,7 @@ use trainmaster_core::{
 };
 
 /// What `serve` schedules with when a site says nothing holds here, too.
-const DEFAULT_SETTINGS: &str = include_str!("../../../../sidecar/src/daemon/default.toml");
+const DEFAULT_SETTINGS: &str = include_str!("../../../../sidecar/daemon/src/default.toml");
 
 /// The whole file. Every key may be left out.
 #[derive(Clone, Debug, PartialEq)]

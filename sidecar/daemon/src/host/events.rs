@@ -1,0 +1,347 @@
+//! What managers see and training programs report.
+
+use trainmaster_core::{
+    Allocation, DecisionId, Enactment, End, Event, EventError, Incarnation, Job, JobId, Role, ServerSpec, Span, Time,
+    text::shown,
+};
+use trainmaster_host::Answers;
+use trainmaster_proto::{Observed, Progress};
+
+use super::{
+    answers::{HostError, Reply},
+    journal::Effect,
+    owner::Owner,
+    said::Taking,
+    streams::{Attaching, Brought, OpenStream},
+};
+use crate::{access::Who, session::Outbox};
+
+/// Managers at a time: each waits with the whole plan in memory until it has read it.
+const MOST_MANAGERS: usize = 64;
+/// So long after a server left another manager may have it: by then it is no reboot.
+const ANOTHERS: Span = Span::seconds(3600);
+/// Characters that are kept of what a manager says about a job.
+const LONGEST_MESSAGE: usize = 2000;
+
+/// A manager that speaks.
+#[derive(Clone, Copy)]
+struct Speaker<'a> {
+    name: &'a str,
+    trusted: bool,
+}
+
+fn replaced() -> tonic::Status {
+    tonic::Status::aborted("another stream of this manager was opened")
+}
+
+impl Owner {
+    /// A manager opened a stream: it ends the one it had. What it is told waits until its snapshot was taken.
+    pub(super) fn attach(&mut self, stream: u64, outbox: Outbox, observed: &Observed, who: &Who) -> Option<Outbox> {
+        let manager = &observed.manager;
+        let trusted = who.role.is_trusted();
+        if self.streams.get(manager).is_some_and(|open| open.id > stream) {
+            outbox.close(replaced());
+            return None;
+        }
+        if self.streams.len() >= MOST_MANAGERS && !self.streams.contains_key(manager) {
+            let problem = format!("{MOST_MANAGERS} managers are attached, and that is the most");
+            outbox.close(tonic::Status::resource_exhausted(problem));
+            return None;
+        }
+        if let Some(old) = self.sessions.remove(manager) {
+            old.outbox.close(replaced());
+        }
+        self.attaching.retain(|waiting| {
+            let same = waiting.manager == *manager;
+            if same {
+                waiting.outbox.close(replaced());
+            }
+            !same
+        });
+        tracing::info!(manager, who = &*who.words, "attached");
+        self.streams.insert(
+            manager.clone(),
+            OpenStream { id: stream, trusted, takes_submissions: false, brought: Brought::default() },
+        );
+        Some(outbox)
+    }
+
+    /// Whether it is a manager's newest stream.
+    pub(super) fn is_open(&self, manager: &str, stream: u64) -> bool {
+        self.streams.get(manager).is_some_and(|open| open.id == stream)
+    }
+
+    pub(super) fn detach(&mut self, manager: &str, stream: u64) {
+        self.attaching.retain(|waiting| waiting.stream != stream);
+        if self.streams.get(manager).is_some_and(|open| open.id == stream) {
+            self.streams.remove(manager);
+        }
+        if self.sessions.get(manager).is_some_and(|session| session.stream == stream) {
+            tracing::info!(manager, "detached");
+            self.sessions.remove(manager);
+        }
+        self.metrics.managers.set(self.sessions.len() as i64);
+        self.dirty = true;
+    }
+
+    /// An observation is about to be taken, event by event.
+    pub(super) fn begin_observed(&mut self, observed: &Observed) {
+        if observed.is_snapshot
+            && let Some(open) = self.streams.get_mut(&observed.manager)
+        {
+            open.takes_submissions = observed.takes_submissions;
+            open.brought = Brought::default();
+        }
+    }
+
+    /// What it says about a job, in words.
+    pub(super) fn take_message(&mut self, manager: &str, job: JobId, message: &str) {
+        let speaker = self.speaker(manager);
+        let its = self.scheduler.state().job(job).is_some_and(|job| self.is_run_by(speaker, job));
+        if its {
+            self.messages.insert(job, shown(message, LONGEST_MESSAGE).into());
+        }
+    }
+
+    fn speaker<'a>(&self, name: &'a str) -> Speaker<'a> {
+        Speaker { name, trusted: self.is_trusted(name) }
+    }
+
+    pub(super) fn is_trusted(&self, manager: &str) -> bool {
+        self.streams.get(manager).is_some_and(|open| open.trusted)
+    }
+
+    /// One of an observation's events.
+    pub(super) fn take_event(&mut self, manager: &str, mut event: Event, wrong: &mut (u64, Option<String>)) {
+        let (at, speaker) = (self.clock.now(), self.speaker(manager));
+        // What is wrong with an observation is one line, however much of it is.
+        let count = |owner: &Self, problem: String, wrong: &mut (u64, Option<String>)| {
+            owner.metrics.event_errors.inc();
+            wrong.0 += 1;
+            wrong.1.get_or_insert(problem);
+        };
+        if let Event::ServersLeft { names } = &mut event {
+            names.sort();
+            names.dedup();
+            names.retain(|name| {
+                let problem = self.not_its_server(speaker, name).or_else(|| self.unknown(name));
+                let is_there = self.scheduler.state().find_server(name).is_some_and(|server| server.present);
+                let fine = problem.is_none() && is_there;
+                problem.into_iter().for_each(|problem| count(self, problem, wrong));
+                fine
+            });
+            if names.is_empty() {
+                return;
+            }
+        }
+        if let Event::Observed { job, slots, .. } = &event
+            && slots.is_empty()
+            && let Some(open) = self.streams.get_mut(speaker.name)
+        {
+            open.brought.gives_up(*job);
+        }
+        if self.is_elsewhere(speaker, &event) {
+            return;
+        }
+        if let Some(problem) = self.objection(speaker, &event).or_else(|| self.beyond_its_share(speaker, &event)) {
+            return count(self, problem, wrong);
+        }
+        let result = match &event {
+            Event::JobEnded { job, end } => self.end_job(at, *job, *end, None),
+            Event::SyncEnd { owns_queue: true, .. } => self.end_sync(at, event),
+            Event::Enacted { job, result: Enactment::Refused { cause, .. }, decision } => {
+                self.refused(*decision, *job, cause);
+                self.apply(at, event)
+            }
+            _ => self.apply(at, event),
+        };
+        match result {
+            Ok(()) => {}
+            // A manager may still speak of a job that ended here a moment ago.
+            Err(EventError::UnknownJob(job)) => {
+                tracing::debug!(%job, "a manager speaks of a job that is not active")
+            }
+            Err(error) => count(self, error.to_string(), wrong),
+        }
+    }
+
+    /// All of an observation was taken, or is no longer wanted.
+    pub(super) fn taken(&mut self, stream: u64, taking: Taking, is_open: bool) {
+        let Taking { manager, is_snapshot, outbox, wrong: (wrong, first), .. } = taking;
+        if let Some(first) = first {
+            tracing::warn!(manager, wrong, first, "a manager tells what can't be, or what is another's");
+        }
+        if !is_open {
+            return outbox.into_iter().for_each(|outbox| outbox.close(replaced()));
+        }
+        if is_snapshot {
+            self.wants_full.insert(manager.clone());
+        }
+        self.attaching.extend(outbox.map(|outbox| Attaching { manager, stream, outbox }));
+    }
+
+    /// Why nothing can be said of a server that nobody knows.
+    fn unknown(&self, server: &str) -> Option<String> {
+        let is_known = self.scheduler.state().find_server(server).is_some();
+        (!is_known).then(|| EventError::UnknownServer(shown(server, 64).into()).to_string())
+    }
+
+    /// Why a manager can't speak of a server: it is another one's, be it gone for a moment.
+    fn not_its_server(&self, speaker: Speaker<'_>, name: &str) -> Option<String> {
+        let state = self.scheduler.state();
+        let server = state.find_server(name)?;
+        let home = state.last_manager_of(server.id).filter(|home| *home != speaker.name)?;
+        // It may have been given another name, or be another adapter now; and a server may have moved.
+        let is_free = !self.streams.contains_key(home) || !server.present;
+        if speaker.trusted && is_free {
+            return None;
+        }
+        let (name, back) = (shown(name, 64), (server.left_at + ANOTHERS) - state.now);
+        if server.present {
+            return Some(format!("server {name:?} is {home}'s"));
+        }
+        (back > Span::ZERO).then(|| format!("server {name:?} is {home}'s, which may bring it back for another {back}"))
+    }
+
+    /// Whether some of these slots are on a manager's servers.
+    fn is_on(&self, speaker: Speaker<'_>, allocation: Option<&Allocation>) -> bool {
+        let state = self.scheduler.state();
+        let mut slots = allocation.into_iter().flat_map(Allocation::slots);
+        slots.any(|slot| state.manager_of(slot.server) == Some(speaker.name))
+    }
+
+    /// Whether a manager runs a job: it came from there, was told to it, or has slots there.
+    fn is_run_by(&self, speaker: Speaker<'_>, job: &Job) -> bool {
+        job.external.as_ref().is_some_and(|external| external.cluster == speaker.name)
+            || self.is_on(speaker, job.issued.allocation.as_deref())
+            || self.is_on(speaker, job.seen.allocation.as_deref())
+            || self.sessions.get(speaker.name).is_some_and(|session| session.told.contains(&job.id.0))
+    }
+
+    /// Why a manager can't say that: it is about another one's server or job.
+    fn objection(&self, speaker: Speaker<'_>, event: &Event) -> Option<String> {
+        let state = self.scheduler.state();
+        let job = |id: JobId| state.known_job(id);
+        let is_free =
+            |job: &Job| job.external.is_none() && job.seen.allocation.is_none() && job.issued.allocation.is_none();
+        let anothers = |job: &Job| format!("{} ({}) is not run by it", job.id, job.spec.name);
+        match event {
+            Event::ServerSet { server: ServerSpec { name, .. }, .. }
+            | Event::ForeignUse { server: name, .. }
+            | Event::Utilisation { server: name, .. } => self.not_its_server(speaker, name),
+            Event::JobEnded { job: id, .. } => {
+                job(*id).filter(|job| !self.is_run_by(speaker, job)).map(|job| anothers(job))
+            }
+            // An adapter of the daemon's answers for jobs that wait, too.
+            Event::Enacted { job: id, .. } => job(*id)
+                .filter(|job| !(self.is_run_by(speaker, job) || speaker.trusted && is_free(job)))
+                .map(|job| anothers(job)),
+            Event::Observed { job: id, slots, .. } => {
+                if let Some(problem) = slots.iter().find_map(|slot| self.not_its_server(speaker, &slot.server)) {
+                    return Some(problem);
+                }
+                let job = job(*id).filter(|job| !self.is_run_by(speaker, job))?;
+                // What no other manager runs may have started by itself, if the daemon trusts the adapter to know its
+                // own. Nobody else may: whoever runs a job can end it.
+                (!(is_free(job) && speaker.trusted)).then(|| anothers(job))
+            }
+            _ => None,
+        }
+    }
+
+    /// Why a manager can't bring that: it would take others' room.
+    fn beyond_its_share(&mut self, speaker: Speaker<'_>, event: &Event) -> Option<String> {
+        let open = self.streams.get_mut(speaker.name).filter(|open| !open.trusted)?;
+        let counted = match event {
+            Event::ServerSet { server, .. } => open.brought.server(server),
+            Event::ServersLeft { names } => {
+                names.iter().for_each(|name| open.brought.without(name));
+                Ok(())
+            }
+            Event::Observed { job, slots, .. } => {
+                // Twice while it is replaced, and whatever is about to leave.
+                let most = self.scheduler.state().known_job(*job).map(|job| {
+                    let most = job.spec.bounds().most();
+                    4 * (most.workers as usize + most.servers as usize) + 64
+                });
+                match most.filter(|most| slots.len() > *most) {
+                    Some(most) => Err(format!("{} slots of {job} must be at most {most}", slots.len())),
+                    None => open.brought.slots(*job, slots.len()),
+                }
+            }
+            Event::ForeignUse { amounts, .. } => open.brought.resources(amounts.keys()),
+            Event::Utilisation { used, slots, .. } => {
+                open.brought.resources(used.keys().chain(slots.iter().flat_map(|of| of.used.keys())))
+            }
+            _ => Ok(()),
+        };
+        counted.err()
+    }
+
+    /// Whether a manager says that it has nothing of a job that another manager runs: it moved away from here.
+    fn is_elsewhere(&self, speaker: Speaker<'_>, event: &Event) -> bool {
+        let Event::Observed { job, slots, .. } = event else { return false };
+        let seen = self.scheduler.state().job(*job).and_then(|job| job.seen.allocation.as_deref());
+        slots.is_empty() && seen.is_some() && !self.is_on(speaker, seen)
+    }
+
+    fn refused(&self, decision: DecisionId, job: JobId, cause: &str) {
+        self.metrics.refusals.inc();
+        let name = self.scheduler.state().job_name(job);
+        tracing::warn!(name, %decision, cause, "a manager refused what a job was given");
+    }
+
+    /// A manager that owns its queue no longer has some jobs: the core ends them, and their last status is kept.
+    fn end_sync(&mut self, at: Time, event: Event) -> Result<(), EventError> {
+        let ends = match &event {
+            Event::SyncEnd { manager, .. } => self.scheduler.state().missing_in_sync(manager),
+            _ => Vec::new(),
+        };
+        let statuses: Vec<_> =
+            ends.into_iter().filter_map(|job| self.last_words(at, job, End::Completed, None)).collect();
+        self.apply(at, event)?;
+        for ended in statuses {
+            if self.scheduler.state().job(ended.id()).is_none() {
+                self.keep_ended(ended);
+            }
+        }
+        Ok(())
+    }
+
+    /// A slot reported. Nonsense is counted on its job; the end of the training ends the job.
+    pub(super) fn report(
+        &mut self,
+        at: Time,
+        job: JobId,
+        incarnation: Incarnation,
+        slot: (Role, u32),
+        progress: Vec<Progress>,
+        reply: Reply<Answers>,
+    ) {
+        if let Some(error) = self.journal.error() {
+            let _ = reply.send(Err(HostError::Unavailable(error.to_string())));
+            return;
+        }
+        let mut answers = Vec::with_capacity(progress.len());
+        for Progress { report, examples, finished, converged } in progress {
+            let (epoch, step, steps) = (report.epoch, report.step, report.steps);
+            let taken = self.apply(at, Event::Reported { job, incarnation, slot, report });
+            answers.push(trainmaster_host::answer(taken));
+            let accepted = answers.last().is_some_and(Result::is_ok);
+            if let Some(job) = self.scheduler.state().job(job).filter(|_| accepted) {
+                self.metrics.trained(examples, steps, job.spec.batch);
+            }
+            if finished && accepted {
+                let how = if converged { "converged" } else { "through all its epochs" };
+                let message = format!("{how} at epoch {epoch}, step {step}");
+                if let Err(error) = self.end_job(at, job, End::Completed, Some(message)) {
+                    tracing::error!(%error, "a job that just reported can't be ended");
+                }
+            }
+        }
+        self.journal.then(Effect::Reply(Box::new(move |outcome| {
+            let answer = outcome.map(|()| answers).map_err(|error| HostError::Unavailable(error.to_owned()));
+            let _ = reply.send(answer);
+        })));
+    }
+}

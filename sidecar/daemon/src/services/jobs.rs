@@ -1,0 +1,220 @@
+//! What a person or a program asks about jobs.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use futures_util::{Stream, stream};
+use prost::Message;
+use tokio::{
+    sync::{Mutex, watch},
+    time::sleep,
+};
+use tonic::{Request, Response, Status};
+use trainmaster_core::{Job, Verdict, reason::Reason};
+use trainmaster_feed::Token;
+use trainmaster_proto::{
+    external_from_wire, spec_from_job,
+    v1::{
+        self,
+        jobs_server::{Jobs, JobsServer},
+    },
+};
+
+use super::SMALL;
+use crate::{
+    access::{Role, Scope, Who},
+    ended::EndedJob,
+    host::{Host, Submission, Submitted},
+};
+
+/// A watcher is told at most so often.
+const PACE: Duration = Duration::from_millis(100);
+
+/// Serves `trainmaster.v1.Jobs`.
+#[derive(Clone)]
+pub(crate) struct JobsService {
+    host: Host,
+    /// The newest list for watchers: of active jobs, and of all.
+    lists: Arc<[Mutex<Option<Arc<Listed>>>; 2]>,
+}
+
+/// A list that watchers share.
+struct Listed {
+    version: u64,
+    hash: blake3::Hash,
+    reply: v1::ListReply,
+}
+
+impl JobsService {
+    pub(crate) fn new(host: Host) -> Self {
+        Self { host, lists: Arc::default() }
+    }
+
+    /// A list that is at least as new as a version, made once for all who watch.
+    async fn shared(&self, all: bool, version: u64) -> Result<Arc<Listed>, Status> {
+        let mut newest = self.lists[usize::from(all)].lock().await;
+        if let Some(listed) = newest.as_ref().filter(|listed| listed.version >= version) {
+            return Ok(listed.clone());
+        }
+        let reply = list(&self.host, all, false, Scope::All).await?;
+        let listed = Listed { version, hash: blake3::hash(&reply.encode_to_vec()), reply };
+        Ok(newest.insert(Arc::new(listed)).clone())
+    }
+
+    pub(crate) fn into_server(self) -> JobsServer<Self> {
+        JobsServer::new(self).max_decoding_message_size(SMALL)
+    }
+}
+
+async fn list(host: &Host, all: bool, specs: bool, scope: Scope) -> Result<v1::ListReply, Status> {
+    let overview = host.read(move |view| view.overview(all)).await?;
+    Ok(overview.list(specs, &scope))
+}
+
+#[tonic::async_trait]
+impl Jobs for JobsService {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::ListReply, Status>> + Send>>;
+
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitReply>, Status> {
+        let who = Who::of(&request)?;
+        let v1::SubmitRequest { job, external } = request.into_inner();
+        let job = job.ok_or_else(|| Status::invalid_argument("job: is missing"))?;
+        let mut spec = Box::new(spec_from_job(job)?);
+        let external = external.map(external_from_wire).transpose()?;
+        who.own(&mut spec, external.as_ref().map(|external| external.cluster.as_str()))?;
+        let mut random = [0; 16];
+        getrandom::fill(&mut random)
+            .map_err(|error| Status::internal(format!("no random bits for a token: {error}")))?;
+        let token = Token::new(random);
+        let mut text = token.reveal().to_owned();
+        let Submitted { job, is_new } = self.host.submit(Submission { spec, external, token }, who).await?;
+        if !is_new {
+            text.clear();
+        }
+        let next_decision_ms = self.host.read(move |view| {
+            let submitted = view.scheduler.state().job(job)?;
+            view.next_decision().filter(|_| submitted.verdict == Verdict::Wait(Reason::NotConsidered))
+        });
+        let next_decision_ms = next_decision_ms.await?;
+        Ok(Response::new(v1::SubmitReply { job: job.0, token: text, next_decision_ms }))
+    }
+
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelReply>, Status> {
+        let who = Who::of(&request)?;
+        let unwritten = self.host.cancel(request.into_inner().job, who).await?;
+        Ok(Response::new(v1::CancelReply { not_written: unwritten.unwrap_or_default() }))
+    }
+
+    async fn pause(&self, request: Request<v1::PauseRequest>) -> Result<Response<v1::PauseReply>, Status> {
+        let who = Who::of(&request)?;
+        let v1::PauseRequest { job, resume } = request.into_inner();
+        let unwritten = self.host.hold(job, !resume, who).await?;
+        Ok(Response::new(v1::PauseReply { not_written: unwritten.unwrap_or_default() }))
+    }
+
+    async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListReply>, Status> {
+        let who = Who::of(&request)?;
+        let v1::ListRequest { all, specs } = request.into_inner();
+        if specs && who.role == Role::Read {
+            // Commands may hold what only their owner is to see.
+            return Err(Status::permission_denied("specs: a token to read doesn't show what was submitted"));
+        }
+        Ok(Response::new(list(&self.host, all, specs, who.scope()).await?))
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainReply>, Status> {
+        let scope = Who::of(&request)?.scope();
+        let job = request.into_inner().job;
+        let explained = self.host.read(move |view| {
+            let sees = |job: &&Arc<Job>| {
+                scope.sees(&job.spec.tenant, job.external.as_ref().map(|external| external.cluster.as_str()))
+            };
+            let Some(found) = view.scheduler.state().find_job(&job).filter(sees) else {
+                let ended = view.ended.find(&job).filter(|ended| scope.sees_status(&ended.status));
+                return ended.map(|ended| explain_ended(ended)).ok_or_else(|| view.missing(&job, &scope));
+            };
+            let explanation = view.scheduler.explain(view.now(), found.id).expect("it is active");
+            let mut lines: Vec<String> = explanation.findings.iter().map(|finding| finding.text.clone()).collect();
+            lines.extend(view.message(found.id).map(|message| format!("its manager says: {message}")));
+            let json = serde_json::to_string(&explanation).expect("an explanation is plain data");
+            Ok(v1::ExplainReply { lines, json })
+        });
+        explained.await?.map(Response::new).map_err(Status::not_found)
+    }
+
+    async fn watch(&self, request: Request<v1::ListRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let (who, changes) = (Who::of(&request)?, self.host.changes());
+        let (scope, all) = (who.scope(), request.into_inner().all);
+        let watch = Watching { jobs: self.clone(), all, who, scope, changes, last: None };
+        // A list is made only once the watcher has room for it.
+        Ok(Response::new(Box::pin(stream::unfold(Some(watch), Watching::next))))
+    }
+}
+
+/// Somebody who follows the list.
+struct Watching {
+    jobs: JobsService,
+    all: bool,
+    who: Who,
+    scope: Scope,
+    changes: watch::Receiver<u64>,
+    /// What the last list looked like.
+    last: Option<blake3::Hash>,
+}
+
+impl Watching {
+    /// What of a list is the watcher's to see, and what that looks like. O(jobs).
+    fn mine(&self, list: &Listed) -> (v1::ListReply, blake3::Hash) {
+        if self.scope == Scope::All {
+            return (list.reply.clone(), list.hash);
+        }
+        let jobs = list.reply.jobs.iter().filter(|status| self.scope.sees_status(status)).cloned().collect();
+        let mine = v1::ListReply { jobs, ..shell(&list.reply) };
+        let hash = blake3::hash(&mine.encode_to_vec());
+        (mine, hash)
+    }
+
+    async fn next(watch: Option<Self>) -> Option<(Result<v1::ListReply, Status>, Option<Self>)> {
+        let mut watch = watch?;
+        loop {
+            if watch.last.is_some() {
+                // What comes in meanwhile is told at once.
+                sleep(PACE).await;
+                tokio::select! {
+                    biased;
+                    over = watch.who.over() => return Some((Err(over), None)),
+                    changed = watch.changes.changed() => changed.ok()?,
+                }
+            }
+            let version = *watch.changes.borrow_and_update();
+            let (list, hash) = match watch.jobs.shared(watch.all, version).await {
+                Err(error) => return Some((Err(error), None)),
+                // What is unchanged isn't copied.
+                Ok(list) if watch.last == Some(list.hash) => continue,
+                Ok(list) => watch.mine(&list),
+            };
+            if watch.last.replace(hash) != Some(hash) {
+                return Some((Ok(list), Some(watch)));
+            }
+        }
+    }
+}
+
+/// A list without its jobs.
+fn shell(list: &v1::ListReply) -> v1::ListReply {
+    let v1::ListReply { decision, engine, mode, next_decision_ms, fallback, .. } = list;
+    v1::ListReply {
+        jobs: Vec::new(),
+        decision: *decision,
+        engine: engine.clone(),
+        mode: mode.clone(),
+        next_decision_ms: *next_decision_ms,
+        fallback: fallback.clone(),
+    }
+}
+
+fn explain_ended(ended: &EndedJob) -> v1::ExplainReply {
+    let v1::JobStatus { state, reason, .. } = &ended.status;
+    let first = if reason.is_empty() { state.clone() } else { format!("{state}: {reason}") };
+    let lines = std::iter::once(first).chain(ended.lines.iter().map(|line| format!("when it ended: {line}")));
+    v1::ExplainReply { lines: lines.collect(), json: ended.json.clone() }
+}

@@ -1,0 +1,110 @@
+//! Checks of this machine.
+
+use std::path::{Path, absolute};
+
+use rustix::{
+    fs::statvfs,
+    process::{Resource, getrlimit},
+};
+use trainmaster_daemon::{
+    Config,
+    adapters::{chosen, launch},
+};
+use trainmaster_manager::{Check, Verdict, nearest_folder};
+use trainmaster_terminal::client::ServerArgs;
+
+use super::Found;
+
+const MIB: u64 = 1 << 20;
+/// Disk space for the journal of a busy day, and for a few snapshots only.
+const MUCH_SPACE: u64 = 1024 * MIB;
+const LITTLE_SPACE: u64 = 64 * MIB;
+/// Open files for the streams of a few hundred slots.
+const MANY_FILES: u64 = 1024;
+
+/// Checks of the state folder, its disk, the limits, and the adapters. `theirs`: state folder of the daemon that
+/// answered.
+pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArgs) -> Vec<Found> {
+    let mut found = vec![state_folder(&config.state_dir, theirs), disk(&config.state_dir), files()];
+    for choice in chosen(config) {
+        match config.available.find(&choice.name) {
+            Ok(info) => {
+                let launch = launch(config, &choice, server.address());
+                found.extend((info.doctor)(&launch).into_iter().map(|check| Found::of(info.name, check)));
+            }
+            Err(problem) => {
+                found.push(Found::new("machine", "adapters", Verdict::Bad, format!("{:?}: {problem}", choice.name)));
+            }
+        }
+    }
+    found
+}
+
+fn state_folder(folder: &Path, theirs: Option<&Path>) -> Found {
+    let shown = folder.display();
+    if theirs == Some(&*absolute(folder).unwrap_or_else(|_| folder.to_owned())) {
+        // The daemon itself reports whether it can write there. It may belong to another user.
+        return Found::new("machine", "state folder", Verdict::Good, format!("{shown}, the daemon's"));
+    }
+    let mut check = Check::folder("state folder", folder);
+    if check.verdict == Verdict::Bad {
+        check.detail += "; choose --state-dir";
+    }
+    if let Some(theirs) = theirs {
+        check.verdict = check.verdict.max(Verdict::Doubtful);
+        check.detail += &format!("; the daemon that answers has another, {}", theirs.display());
+    }
+    Found::of("machine", check)
+}
+
+fn disk(folder: &Path) -> Found {
+    let found = |verdict, detail| Found::new("machine", "disk space", verdict, detail);
+    match statvfs(nearest_folder(folder)) {
+        Ok(disk) => {
+            let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+            let detail = format!("{} MiB free for {}", free / MIB, folder.display());
+            match free {
+                0..LITTLE_SPACE => found(Verdict::Bad, format!("{detail}; the journal will soon be full")),
+                LITTLE_SPACE..MUCH_SPACE => found(Verdict::Doubtful, format!("{detail}; 1 GiB is comfortable")),
+                MUCH_SPACE.. => found(Verdict::Good, detail),
+            }
+        }
+        Err(error) => found(Verdict::Doubtful, format!("unknown: {error}")),
+    }
+}
+
+fn files() -> Found {
+    let found = |verdict, detail| Found::new("machine", "open files", verdict, detail);
+    match getrlimit(Resource::Nofile).current {
+        Some(allowed) if allowed < MANY_FILES => {
+            found(Verdict::Doubtful, format!("{allowed} allowed; {MANY_FILES} are comfortable (ulimit -n)"))
+        }
+        Some(allowed) => found(Verdict::Good, format!("{allowed} allowed")),
+        None => found(Verdict::Good, "no limit".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_folder_is_checked_and_not_created() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("a/b");
+        assert_eq!(state_folder(&deep, None).verdict, Verdict::Good);
+        assert!(disk(&deep).detail.contains("free"));
+        assert!(!folder.path().join("a").exists());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(state_folder(&file.path().join("a"), None).verdict, Verdict::Bad);
+    }
+
+    #[test]
+    fn another_folder_than_the_daemons_is_doubtful() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = state_folder(folder.path(), Some(folder.path()));
+        assert!(found.verdict == Verdict::Good && found.detail.ends_with("the daemon's"), "{}", found.detail);
+        let found = state_folder(folder.path(), Some(Path::new("/elsewhere")));
+        assert!(found.verdict == Verdict::Doubtful && found.detail.contains("/elsewhere"), "{}", found.detail);
+    }
+}

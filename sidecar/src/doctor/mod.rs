@@ -1,0 +1,139 @@
+//! `trainmaster doctor`: checks with advice for problems.
+
+mod daemon;
+mod machine;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use trainmaster_daemon::{AdapterChoice, Flags};
+use trainmaster_manager::{Adapters, Check, Verdict};
+use trainmaster_terminal::{
+    Failure, Mood, Output, Paper, Show,
+    client::ServerArgs,
+    sheet::{Column, Entry, Sheet},
+};
+
+/// The command's arguments: the relevant ones of `serve`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// The daemon's configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The daemon's state folder [default: that of the daemon that answers, else ~/.local/state/trainmaster]
+    #[arg(long, value_name = "FOLDER")]
+    state_dir: Option<PathBuf>,
+    /// Check this adapter, with its configuration file; may be repeated [default: those of the daemon that answers]
+    #[arg(long, value_name = "NAME[=FILE]")]
+    adapter: Vec<String>,
+    /// The program of jobs without a command
+    #[arg(long, value_name = "FILE")]
+    trainer: Option<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A problem was found, or standard output can't be written.
+pub(crate) async fn run(
+    args: &DoctorArgs,
+    adapters: Adapters,
+    server: &ServerArgs,
+    output: Output,
+) -> Result<(), Failure> {
+    let (mut checks, theirs) = daemon::examine(server).await;
+    // A daemon on another machine is checked only by its own information.
+    if server.is_local() {
+        let flags = Flags {
+            config: args.config.clone(),
+            state_dir: args.state_dir.clone(),
+            adapter: args.adapter.clone(),
+            trainer: args.trainer.clone(),
+            ..Flags::default()
+        };
+        match flags.config() {
+            Ok(mut config) => {
+                config.available = adapters;
+                // Without other arguments, the adapters and the folder of the running daemon are checked.
+                if let (Some(theirs), None) = (&theirs, &args.config) {
+                    if args.state_dir.is_none() {
+                        config.state_dir.clone_from(&theirs.state_dir);
+                    }
+                    if args.adapter.is_empty() {
+                        config.adapters = Some(theirs.adapters.iter().map(|text| AdapterChoice::parse(text)).collect());
+                    }
+                }
+                let folder = theirs.as_ref().map(|theirs| &*theirs.state_dir);
+                checks.extend(machine::examine(&config, folder, server));
+            }
+            Err(error) => checks.push(Found::new("machine", "configuration", Verdict::Bad, error.to_string())),
+        }
+    }
+    let findings = Findings { checks };
+    output.show(&findings)?;
+    match findings.checks.iter().filter(|found| found.verdict == Verdict::Bad).count() {
+        0 => Ok(()),
+        1 => Err(Failure::Unwell("1 problem".into())),
+        count => Err(Failure::Unwell(format!("{count} problems"))),
+    }
+}
+
+#[derive(Serialize)]
+struct Findings {
+    checks: Vec<Found>,
+}
+
+/// The result of a check.
+#[derive(Serialize)]
+struct Found {
+    /// `daemon`, `machine` or an adapter's name.
+    part: &'static str,
+    check: &'static str,
+    #[serde(serialize_with = "verdict")]
+    verdict: Verdict,
+    detail: String,
+}
+
+impl Found {
+    fn new(part: &'static str, check: &'static str, verdict: Verdict, detail: impl Into<String>) -> Self {
+        Self { part, check, verdict, detail: detail.into() }
+    }
+
+    fn of(part: &'static str, check: Check) -> Self {
+        Self { part, check: check.name, verdict: check.verdict, detail: check.detail }
+    }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Good => "good",
+        Verdict::Doubtful => "doubtful",
+        Verdict::Bad => "bad",
+    }
+}
+
+fn verdict<S: serde::Serializer>(verdict: &Verdict, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(*verdict))
+}
+
+impl Show for Findings {
+    fn text(&self, paper: &Paper) -> String {
+        let mut sheet =
+            Sheet::new([Column::spare("PART", 1), Column::key("CHECK"), Column::key(""), Column::prose("FOUND")]);
+        for found in &self.checks {
+            let mood = match found.verdict {
+                Verdict::Good => Mood::Good,
+                Verdict::Doubtful => Mood::Doubtful,
+                Verdict::Bad => Mood::Bad,
+            };
+            sheet.row([
+                found.part.into(),
+                found.check.into(),
+                Entry::new(word(found.verdict), Some(mood)),
+                Entry::from(&found.detail),
+            ]);
+        }
+        sheet.on(paper)
+    }
+}

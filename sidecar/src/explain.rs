@@ -1,0 +1,108 @@
+//! `trainmaster explain`: the reasons for a job's state and allocation.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use trainmaster_proto::v1::{ExplainReply, ExplainRequest};
+use trainmaster_terminal::{
+    Failure, Mood, Output, Paper, Show,
+    client::{Daemon, ServerArgs},
+    sheet::{Column, Entry, Sheet},
+};
+
+/// The command's arguments.
+#[derive(Args, Debug)]
+pub(crate) struct ExplainArgs {
+    /// Name or number of a job
+    #[arg(value_name = "JOB")]
+    job: String,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The daemon's.
+pub(crate) async fn run(args: &ExplainArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
+    let daemon = Daemon::connect(server).await?;
+    let request = ExplainRequest { job: args.job.clone() };
+    let reply = daemon.jobs().explain(request).await.map_err(|status| daemon.failure(&status))?;
+    output.show(&Explained::from(reply.into_inner()))
+}
+
+/// The daemon's JSON with all lines, and the part that is shown.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Explained {
+    whole: Value,
+    #[serde(skip)]
+    lines: Vec<Line>,
+}
+
+/// A line from the daemon, and whether it is known to block the job.
+struct Line {
+    text: String,
+    blocks: bool,
+}
+
+#[derive(Deserialize, Default)]
+struct Known {
+    findings: Vec<Finding>,
+}
+
+#[derive(Deserialize)]
+struct Finding {
+    blocks: bool,
+    text: String,
+}
+
+impl From<ExplainReply> for Explained {
+    fn from(reply: ExplainReply) -> Self {
+        let mut whole: Value = serde_json::from_str(&reply.json).unwrap_or_default();
+        if let Some(findings) = whole.get_mut("findings").and_then(Value::as_array_mut) {
+            findings.sort_by_key(|finding| finding["blocks"] != true);
+        }
+        // A daemon of another version may send other JSON. Then the lines are shown without their kind.
+        let known = Known::deserialize(&whole).unwrap_or_default();
+        let blocks = |text: &str| known.findings.iter().any(|finding| finding.blocks && finding.text == text);
+        if !whole.is_object() {
+            whole = serde_json::json!({});
+        }
+        whole["lines"] = reply.lines.as_slice().into();
+        let mut lines: Vec<_> = reply.lines.into_iter().map(|text| Line { blocks: blocks(&text), text }).collect();
+        lines.sort_by_key(|line| !line.blocks);
+        Self { whole, lines }
+    }
+}
+
+impl Show for Explained {
+    fn text(&self, paper: &Paper) -> String {
+        let mut sheet = Sheet::new([Column::key(""), Column::prose("")]);
+        for line in &self.lines {
+            let mark = if line.blocks { ("✗", Mood::Bad) } else { ("·", Mood::Faint) };
+            sheet.row([Entry::new(mark.0, Some(mark.1)), Entry::from(&line.text)]);
+        }
+        sheet.on(paper)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocking_findings_come_first() {
+        let finding = |blocks, text| format!("{{\"topic\":\"bounds\",\"blocks\":{blocks},\"text\":\"{text}\"}}");
+        let json =
+            format!("{{\"job\":3,\"name\":\"a\",\"findings\":[{},{}]}}", finding(false, "one"), finding(true, "two"));
+        let explained = Explained::from(ExplainReply { lines: vec!["one".into(), "two".into()], json });
+        assert_eq!(explained.text(&Paper::default()), "✗  two\n·  one");
+        let json = serde_json::to_value(&explained).unwrap();
+        assert_eq!((&json["findings"][0]["text"], &json["lines"][0]), (&"two".into(), &"one".into()));
+    }
+
+    #[test]
+    fn unknown_json_leaves_the_lines() {
+        let explained = Explained::from(ExplainReply { lines: vec!["one".into(), "two".into()], json: String::new() });
+        assert_eq!(explained.text(&Paper::default()), "·  one\n·  two");
+    }
+}
