@@ -13,7 +13,7 @@ use tokio::{
     task::{JoinHandle, JoinSet, yield_now},
     time::{Instant, sleep, sleep_until},
 };
-use trainmaster_manager::{Answer, Daemon, Manager, Outbox, Snapshot};
+use trainmaster_manager::{Daemon, Manager, Outbox, PlanAnswer, Snapshot};
 use trainmaster_proto::v1;
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
     cluster::Cluster,
     command::Programs,
     fleet::{Action, Adopted, Exit, Failure, Fleet, Policy, plan::Resolve},
-    launch::{Launcher, Order},
+    launch::{Launcher, SlotLaunch},
     logs,
     measure::{self, Measured, Meter, Reading},
     process::{self, Handle, Watch},
@@ -158,7 +158,7 @@ impl Agent {
 
     fn start(&mut self, id: ProcessId) {
         let Some((name, run, placement)) = self.fleet.order(id) else { return };
-        let order = Order { id, name, run, placement };
+        let order = SlotLaunch { id, name, run, placement };
         match self.launcher.start(&self.state, &self.cluster, &order) {
             Ok((record, handle, watch)) => {
                 tracing::debug!(slot = %id, pid = handle.pid, server = placement.server, "started");
@@ -239,7 +239,7 @@ impl Manager for Agent {
         self.fleet.detached();
     }
 
-    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         let answers = self.fleet.plan(now, plan);
         self.sweep();
         answers

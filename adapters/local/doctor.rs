@@ -8,7 +8,7 @@ use super::{
     command::{DEFAULT_PROGRAM, Programs},
     user::User,
 };
-use trainmaster_manager::{Check, Verdict};
+use trainmaster_manager::{Check, Health};
 
 /// A slot needs a process descriptor, and for a moment its log twice; the daemon needs some for itself.
 const SPARE_FILES: u64 = 128;
@@ -37,11 +37,11 @@ fn slots(cluster: &Cluster) -> u64 {
 
 fn trainer(options: &Options) -> Check {
     match Programs::new(options.trainer_path.clone()).resolve("") {
-        Ok(command) => Check::new("trainer", Verdict::Good, command.program.display().to_string()),
+        Ok(command) => Check::new("trainer", Health::Good, command.program.display().to_string()),
         // Jobs can bring commands of their own.
         Err(cause) => Check::new(
             "trainer",
-            Verdict::Doubtful,
+            Health::Doubtful,
             format!("{cause}; jobs without a command ({DEFAULT_PROGRAM}) will be refused"),
         ),
     }
@@ -54,31 +54,31 @@ fn user(cluster: &Cluster) -> Check {
         None => {
             let detail = "jobs run as the daemon's own user and can read its tokens; for people who don't trust each \
                           other name another one (user)";
-            found(Verdict::Doubtful, detail.into())
+            found(Health::Doubtful, detail.into())
         }
         Some(run_as) => match User::find(&run_as.user) {
-            Ok(user) if user.uid == 0 => found(Verdict::Doubtful, "jobs run as root and can do anything".into()),
+            Ok(user) if user.uid == 0 => found(Health::Doubtful, "jobs run as root and can do anything".into()),
             Ok(user) => match user.stopped_at(&run_as.folder) {
-                None => found(Verdict::Good, format!("jobs run as {}, in {}", user.name, run_as.folder.display())),
+                None => found(Health::Good, format!("jobs run as {}, in {}", user.name, run_as.folder.display())),
                 Some(folder) => {
                     let (name, folder) = (&user.name, folder.display());
                     let detail = format!(
                         "{name} can't get into {folder}: let everybody pass (chmod o+x), or name another folder"
                     );
-                    found(Verdict::Bad, detail)
+                    found(Health::Bad, detail)
                 }
             },
-            Err(problem) => found(Verdict::Bad, problem),
+            Err(problem) => found(Health::Bad, problem),
         },
     }
 }
 
 fn descriptors(me: Pid) -> Check {
     match pidfd_open(me, PidfdFlags::empty()) {
-        Ok(_) => Check::new("process descriptors", Verdict::Good, "the kernel has them".into()),
+        Ok(_) => Check::new("process descriptors", Health::Good, "the kernel has them".into()),
         Err(error) => {
             let detail = format!("{error}; Linux 5.3 or newer is needed to watch processes");
-            Check::new("process descriptors", Verdict::Bad, detail)
+            Check::new("process descriptors", Health::Bad, detail)
         }
     }
 }
@@ -88,10 +88,10 @@ fn limit(name: &'static str, resource: Resource, wanted: u64) -> Check {
         Some(allowed) if allowed < wanted => {
             let detail =
                 format!("{allowed} allowed, about {wanted} wanted by a full cluster; raise the limit (ulimit)");
-            Check::new(name, Verdict::Doubtful, detail)
+            Check::new(name, Health::Doubtful, detail)
         }
-        Some(allowed) => Check::new(name, Verdict::Good, format!("{allowed} allowed, about {wanted} wanted")),
-        None => Check::new(name, Verdict::Good, "no limit".into()),
+        Some(allowed) => Check::new(name, Health::Good, format!("{allowed} allowed, about {wanted} wanted")),
+        None => Check::new(name, Health::Good, "no limit".into()),
     }
 }
 
@@ -101,9 +101,9 @@ fn memory(cluster: &Cluster) -> Check {
     match machine_memory() {
         Some(there) if promised > there => {
             let detail = format!("{promised} MiB promised, {there} MiB in the machine");
-            Check::new("memory", Verdict::Doubtful, detail)
+            Check::new("memory", Health::Doubtful, detail)
         }
-        Some(there) => Check::new("memory", Verdict::Good, format!("{promised} MiB promised of {there} MiB")),
-        None => Check::new("memory", Verdict::Doubtful, "/proc/meminfo can't be read".into()),
+        Some(there) => Check::new("memory", Health::Good, format!("{promised} MiB promised of {there} MiB")),
+        None => Check::new("memory", Health::Doubtful, "/proc/meminfo can't be read".into()),
     }
 }

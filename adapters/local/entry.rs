@@ -51,7 +51,7 @@ fn options(launch: Launch) -> Options {
 #[cfg(test)]
 mod tests {
     use trainmaster_manager::{
-        Verdict,
+        Health,
         testing::{away, launch},
     };
 
@@ -67,12 +67,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let info = INFO;
         let checks = (info.doctor)(&launch(folder.path(), None));
-        let bad: Vec<_> = checks.iter().filter(|check| check.verdict == Verdict::Bad).collect();
+        let bad: Vec<_> = checks.iter().filter(|check| check.verdict == Health::Bad).collect();
         assert_eq!(bad, Vec::<&Check>::new());
         assert!(!folder.path().join("state").exists(), "it only looks");
         assert!(checks.iter().any(|check| check.name == "trainer" && check.detail == "/bin/sh"));
         let checks = (info.doctor)(&launch(folder.path(), Some("oops")));
-        assert_eq!(checks[0].verdict, Verdict::Bad);
+        assert_eq!(checks[0].verdict, Health::Bad);
     }
 
     #[tokio::test]

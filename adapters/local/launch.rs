@@ -22,7 +22,7 @@ pub(crate) struct Launcher {
 }
 
 /// A slot that is to be started.
-pub(crate) struct Order<'a> {
+pub(crate) struct SlotLaunch<'a> {
     pub(crate) id: ProcessId,
     pub(crate) name: &'a str,
     pub(crate) run: &'a Run,
@@ -38,7 +38,7 @@ impl Launcher {
         &self,
         state: &StateDir,
         cluster: &Cluster,
-        order: &Order<'_>,
+        order: &SlotLaunch<'_>,
     ) -> io::Result<(Record, Handle, Watch)> {
         let folder = state.job(order.id.job, order.name);
         state.make_job(&folder)?;
@@ -80,10 +80,10 @@ impl Launcher {
         &self,
         state: &StateDir,
         cluster: &Cluster,
-        order: &Order<'_>,
+        order: &SlotLaunch<'_>,
         folder: &Path,
     ) -> Vec<(OsString, OsString)> {
-        let Order { id, name, run, placement } = order;
+        let SlotLaunch { id, name, run, placement } = order;
         let server = cluster.server(&placement.server);
         let first = server.map_or(0, VirtualServer::first_device);
         let source = run.environment.get("TRAINMASTER_UPLOAD").map_or("", String::as_str);

@@ -9,13 +9,13 @@ use std::{
 
 use async_trait::async_trait;
 use tokio::time::Instant;
-use trainmaster_manager::{Answer, Daemon, Manager, Outbox, Snapshot};
+use trainmaster_manager::{Daemon, Manager, Outbox, PlanAnswer, Snapshot};
 use trainmaster_proto::v1;
 
 use super::{
     config::Config,
     head::{Head, HeadError, Trouble},
-    translator::{Step, Translator},
+    translator::{Effects, Translator},
 };
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -82,7 +82,7 @@ impl Agent {
             self.wait = FIRST_WAIT;
             self.said.clear();
         }
-        let Step { effects, refused } = self.translator.step(self.now(), clock_ms());
+        let Effects { effects, refused } = self.translator.step(self.now(), clock_ms());
         for (decision, answer) in refused {
             outbox.answer(decision, vec![answer]);
         }
@@ -139,7 +139,7 @@ impl Manager for Agent {
         self.translator.attached();
     }
 
-    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.is_due = true;
         self.translator.plan(now, plan)
     }

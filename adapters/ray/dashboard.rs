@@ -72,7 +72,7 @@ impl Dashboard {
     }
 
     async fn table<T: DeserializeOwned>(&self, path: &str, rows: Rows) -> Result<Vec<T>, HeadError> {
-        let answer: Answer<T> = self.ask(path).await?;
+        let answer: Envelope<T> = self.ask(path).await?;
         let Some(table) = answer.data.and_then(|data| data.result) else {
             return Err(self.error(&format!("{path}: {}", answer.msg), Trouble::Away));
         };
@@ -131,7 +131,7 @@ struct Version {
 }
 
 #[derive(Deserialize)]
-struct Answer<T> {
+struct Envelope<T> {
     #[serde(default)]
     msg: String,
     data: Option<Data<T>>,

@@ -11,7 +11,7 @@ use super::{
     translator::Translator,
     view::View,
 };
-use trainmaster_manager::{Check, Verdict};
+use trainmaster_manager::{Check, Health};
 
 /// Looks at Ray's head, its version, the token, the nodes and their labels, and at who scales the cluster. Writes
 /// nothing.
@@ -20,10 +20,10 @@ pub fn doctor(config: &Config) -> Vec<Check> {
     let looked = thread::scope(|scope| scope.spawn(|| look(config)).join());
     match looked.expect("looking doesn't panic") {
         Ok((head, view)) => judge(config, &Found::new(&head), view),
-        Err(error) if error.kind == Trouble::Token => vec![Check::new("token", Verdict::Bad, error.to_string())],
+        Err(error) if error.kind == Trouble::Token => vec![Check::new("token", Health::Bad, error.to_string())],
         Err(error) => {
             let detail = format!("{error}; start it, or say where it is (address, dashboard)");
-            vec![Check::new("head", Verdict::Bad, detail)]
+            vec![Check::new("head", Health::Bad, detail)]
         }
     }
 }
@@ -65,24 +65,24 @@ impl<'a> Found<'a> {
 
 fn judge(config: &Config, found: &Found<'_>, view: View) -> Vec<Check> {
     let head = match found.observing {
-        None => Check::new("head", Verdict::Good, format!("answers at {}", config.address)),
-        Some(_) => Check::new("dashboard", Verdict::Good, format!("answers at http://{}", config.dashboard)),
+        None => Check::new("head", Health::Good, format!("answers at {}", config.address)),
+        Some(_) => Check::new("dashboard", Health::Good, format!("answers at http://{}", config.dashboard)),
     };
     let version = match found.observing {
-        Some(why) => Check::new("version", Verdict::Doubtful, why.into()),
-        None if is_tested(found.version) => Check::new("version", Verdict::Good, found.version.into()),
-        None => Check::new("version", Verdict::Doubtful, untested(found.version)),
+        Some(why) => Check::new("version", Health::Doubtful, why.into()),
+        None if is_tested(found.version) => Check::new("version", Health::Good, found.version.into()),
+        None => Check::new("version", Health::Doubtful, untested(found.version)),
     };
     let token = match &config.token_file {
-        Some(file) => Check::new("token", Verdict::Good, format!("{} is accepted", file.display())),
+        Some(file) => Check::new("token", Health::Good, format!("{} is accepted", file.display())),
         None => {
             let detail = "none is asked for: whoever reaches the head's port can do everything; see RAY_AUTH_MODE";
-            Check::new("token", Verdict::Doubtful, detail.into())
+            Check::new("token", Health::Doubtful, detail.into())
         }
     };
     let nodes = match view.nodes.len() {
-        0 if config.node_types.is_empty() => Check::new("nodes", Verdict::Bad, "none; start some (ray start)".into()),
-        count => Check::new("nodes", Verdict::Good, format!("{count} alive")),
+        0 if config.node_types.is_empty() => Check::new("nodes", Health::Bad, "none; start some (ray start)".into()),
+        count => Check::new("nodes", Health::Good, format!("{count} alive")),
     };
     let mut checks = vec![head, version, token, nodes, labels(config, view)];
     checks.extend(found.has_autoscaler.map(|reports| autoscaler(config, reports)));
@@ -106,20 +106,20 @@ fn labels(config: &Config, view: View) -> Check {
         scheduler.apply(Time(0), Event::ServerSet { manager: config.name.clone(), server }).err()
     });
     match refused {
-        None => Check::new("labels", Verdict::Good, "can be used on every node".into()),
-        Some(error) => Check::new("labels", Verdict::Bad, format!("{error}; start that node with another")),
+        None => Check::new("labels", Health::Good, "can be used on every node".into()),
+        Some(error) => Check::new("labels", Health::Bad, format!("{error}; start that node with another")),
     }
 }
 
 fn autoscaler(config: &Config, reports: bool) -> Check {
     let found = |verdict, detail: &str| Check::new("autoscaler", verdict, detail.into());
     match (reports, config.node_types.is_empty(), config.request_resources) {
-        (true, false, true) => found(Verdict::Good, "on; it is asked for the nodes that plans need"),
-        (true, false, false) => found(Verdict::Doubtful, "on, but request_resources = false: it isn't asked for nodes"),
-        (true, true, _) => found(Verdict::Good, "on, but there are no [[node_types]] to ask it for"),
-        (false, true, _) => found(Verdict::Good, "off, as far as can be seen, and no [[node_types]] need it"),
+        (true, false, true) => found(Health::Good, "on; it is asked for the nodes that plans need"),
+        (true, false, false) => found(Health::Doubtful, "on, but request_resources = false: it isn't asked for nodes"),
+        (true, true, _) => found(Health::Good, "on, but there are no [[node_types]] to ask it for"),
+        (false, true, _) => found(Health::Good, "off, as far as can be seen, and no [[node_types]] need it"),
         (false, false, _) => found(
-            Verdict::Bad,
+            Health::Bad,
             "none of version 2 reports, so [[node_types]] never come; start the head with \
              RAY_enable_autoscaler_v2=1 and an autoscaling configuration",
         ),
@@ -137,10 +137,10 @@ mod tests {
         View { nodes: [(NodeId(vec![1; 28]), node)].into(), ..View::default() }
     }
 
-    fn worst(config: &Config, found: &Found<'_>, view: View) -> (Verdict, &'static str) {
+    fn worst(config: &Config, found: &Found<'_>, view: View) -> (Health, &'static str) {
         let checks = judge(config, found, view);
         let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
-        (worst.verdict, if worst.verdict == Verdict::Good { "" } else { worst.name })
+        (worst.verdict, if worst.verdict == Health::Good { "" } else { worst.name })
     }
 
     #[test]
@@ -152,16 +152,16 @@ mod tests {
         let scaled = Found { has_autoscaler: Some(true), ..tested };
         let trusted = Found { version: "2.61.0", ..tested };
         let observed = Found { observing: Some("untested"), has_autoscaler: None, ..trusted };
-        assert_eq!(worst(&plain, &tested, view("1s")), (Verdict::Good, ""));
-        assert_eq!(worst(&plain, &trusted, view("1s")), (Verdict::Doubtful, "version"));
-        assert_eq!(worst(&config(types), &observed, view("1s")), (Verdict::Doubtful, "version"));
-        assert_eq!(worst(&plain, &tested, view("soon")), (Verdict::Bad, "labels"));
-        assert_eq!(worst(&plain, &tested, View::default()), (Verdict::Bad, "nodes"));
-        assert_eq!(worst(&config(types), &scaled, View::default()), (Verdict::Good, ""));
-        assert_eq!(worst(&config(types), &tested, view("1s")), (Verdict::Bad, "autoscaler"));
+        assert_eq!(worst(&plain, &tested, view("1s")), (Health::Good, ""));
+        assert_eq!(worst(&plain, &trusted, view("1s")), (Health::Doubtful, "version"));
+        assert_eq!(worst(&config(types), &observed, view("1s")), (Health::Doubtful, "version"));
+        assert_eq!(worst(&plain, &tested, view("soon")), (Health::Bad, "labels"));
+        assert_eq!(worst(&plain, &tested, View::default()), (Health::Bad, "nodes"));
+        assert_eq!(worst(&config(types), &scaled, View::default()), (Health::Good, ""));
+        assert_eq!(worst(&config(types), &tested, view("1s")), (Health::Bad, "autoscaler"));
         let silent = config(&format!("request_resources = false\n{types}"));
-        assert_eq!(worst(&silent, &scaled, view("1s")), (Verdict::Doubtful, "autoscaler"));
+        assert_eq!(worst(&silent, &scaled, view("1s")), (Health::Doubtful, "autoscaler"));
         let open = Config { token_file: None, ..plain };
-        assert_eq!(worst(&open, &tested, view("1s")), (Verdict::Doubtful, "token"));
+        assert_eq!(worst(&open, &tested, view("1s")), (Health::Doubtful, "token"));
     }
 }

@@ -45,7 +45,7 @@ mod tests {
     use std::time::Duration;
 
     use trainmaster_manager::{
-        Verdict,
+        Health,
         testing::{away, launch},
     };
 
@@ -79,8 +79,8 @@ mod tests {
     fn the_doctor_names_the_head_that_is_away() {
         let folder = tempfile::tempdir().unwrap();
         let checks = (INFO.doctor)(&launch(folder.path(), Some("address = \"127.0.0.1:1\"")));
-        let bad = checks.iter().find(|check| check.verdict == Verdict::Bad).unwrap();
+        let bad = checks.iter().find(|check| check.verdict == Health::Bad).unwrap();
         assert!(bad.name == "head" && bad.detail.contains("127.0.0.1:1"), "{bad:?}");
-        assert_eq!((INFO.doctor)(&launch(folder.path(), Some("oops")))[0].verdict, Verdict::Bad);
+        assert_eq!((INFO.doctor)(&launch(folder.path(), Some("oops")))[0].verdict, Health::Bad);
     }
 }

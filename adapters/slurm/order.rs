@@ -10,7 +10,7 @@ use super::{
 
 /// One call of Slurm's API.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct SlurmCall {
     /// The job.
     pub id: u32,
     /// What.
@@ -147,7 +147,7 @@ impl Update {
     }
 }
 
-impl Order {
+impl SlurmCall {
     /// Whether it gives a job nothing that a journal would have to remember: the job is held, or Slurm's own again.
     pub fn gives_nothing(&self) -> bool {
         matches!(&self.action, Action::Update(update) if matches!(update.purpose, Purpose::Hold | Purpose::Release))
@@ -155,7 +155,7 @@ impl Order {
 }
 
 /// What came of an order: Slurm's error number and its words for it.
-pub type Answer = Result<(), SlurmError>;
+pub type CallResult = Result<(), SlurmError>;
 
 /// An error of Slurm's.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use thiserror::Error;
 use toml::Value;
 use trainmaster_core::{amount::Unit, text::read_toml};
 
-use trainmaster_manager::{Check, Launch, Verdict};
+use trainmaster_manager::{Check, Health, Launch};
 
 /// Bytes of a file.
 const LONGEST: usize = 16 << 20;
@@ -91,9 +91,9 @@ pub(crate) fn examine<T>(
     match config {
         Ok(config) => {
             let (found, checks) = look(&config);
-            [vec![Check::new(name, Verdict::Good, found)], checks].concat()
+            [vec![Check::new(name, Health::Good, found)], checks].concat()
         }
-        Err(error) => vec![Check::new(name, Verdict::Bad, error.to_string())],
+        Err(error) => vec![Check::new(name, Health::Bad, error.to_string())],
     }
 }
 

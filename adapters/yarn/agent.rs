@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tokio::task::JoinSet;
-use trainmaster_manager::{Answer, Daemon, Launch, Manager, Outbox, Snapshot};
+use trainmaster_manager::{Daemon, Launch, Manager, Outbox, PlanAnswer, Snapshot};
 use trainmaster_proto::v1;
 
 use super::{
@@ -63,7 +63,7 @@ impl Manager for Agent {
         self.shared.state().translator.attached();
     }
 
-    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.shared.state().translator.plan(now, plan)
     }
 

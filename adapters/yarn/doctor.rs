@@ -15,7 +15,7 @@ use super::{
     rest::{self, Found},
     server,
 };
-use trainmaster_manager::{Check, Launch, Verdict};
+use trainmaster_manager::{Check, Health, Launch};
 
 /// What the ResourceManager's settings have to be: each with the class that has to be in it.
 const PLUG_INS: [(&str, &str); 3] = [
@@ -43,7 +43,7 @@ pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
     let mut checks = vec![listen(config, &launch.state_dir), feed(launch)];
     let Some(address) = &config.resourcemanager else {
         let detail = "not looked at; say where its REST API is (resourcemanager)";
-        checks.push(Check::new("resourcemanager", Verdict::Doubtful, detail.into()));
+        checks.push(Check::new("resourcemanager", Health::Doubtful, detail.into()));
         return checks;
     };
     // Hosts may be inside a runtime of their own.
@@ -55,7 +55,7 @@ pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
         }
         Err(error) => {
             let detail = format!("{error}; start it, or say where it is (resourcemanager)");
-            checks.push(Check::new("resourcemanager", Verdict::Bad, detail));
+            checks.push(Check::new("resourcemanager", Health::Bad, detail));
         }
     }
     checks
@@ -73,7 +73,7 @@ fn listen(config: &Config, state_dir: &Path) -> Check {
     let is_there = config.token_file.is_some() || server::token_file(config, state_dir).exists();
     let token = if is_there { server::token(config, state_dir).map(drop) } else { Ok(()) };
     if let Err(error) = token.and_then(|()| config.tls.as_ref().map(server::tls).transpose()) {
-        return found(Verdict::Bad, error.to_string());
+        return found(Health::Bad, error.to_string());
     }
     match TcpListener::bind(address) {
         Ok(_) if address.ip().is_loopback() => {
@@ -86,12 +86,12 @@ fn listen(config: &Config, state_dir: &Path) -> Check {
                 "{address}: for a ResourceManager and ApplicationMasters on this machine alone; others need another \
                  address and TLS{plain}"
             );
-            found(Verdict::Doubtful, detail)
+            found(Health::Doubtful, detail)
         }
-        Ok(_) => found(Verdict::Good, format!("{address}, with TLS")),
+        Ok(_) => found(Health::Good, format!("{address}, with TLS")),
         // Perhaps by the daemon that is asked about.
-        Err(_) if TcpStream::connect(address).is_ok() => found(Verdict::Good, format!("{address} is being served")),
-        Err(error) => found(Verdict::Bad, format!("{address}: {error}; choose another address (listen)")),
+        Err(_) if TcpStream::connect(address).is_ok() => found(Health::Good, format!("{address} is being served")),
+        Err(error) => found(Health::Bad, format!("{address}: {error}; choose another address (listen)")),
     }
 }
 
@@ -101,22 +101,22 @@ fn feed(launch: &Launch) -> Check {
     let is_loopback = ["127.", "localhost", "[::1]"].iter().any(|start| host.starts_with(start));
     if is_loopback {
         let detail = format!("{feed} is this machine only; programs on other nodes need another (advertise)");
-        return Check::new("feed", Verdict::Doubtful, detail);
+        return Check::new("feed", Health::Doubtful, detail);
     }
-    Check::new("feed", Verdict::Good, format!("programs report to {feed}"))
+    Check::new("feed", Health::Good, format!("programs report to {feed}"))
 }
 
 /// `own`: the token that this adapter takes, if it can be read.
 fn judge(address: &str, config: &Config, own: Option<&str>, found: &Found) -> Vec<Check> {
     let mut checks = vec![match found.state.as_str() {
         "STARTED" => {
-            Check::new("resourcemanager", Verdict::Good, format!("{} answers at http://{address}", found.version))
+            Check::new("resourcemanager", Health::Good, format!("{} answers at http://{address}", found.version))
         }
-        state => Check::new("resourcemanager", Verdict::Bad, format!("http://{address}: it is {state}, not STARTED")),
+        state => Check::new("resourcemanager", Health::Bad, format!("http://{address}: it is {state}, not STARTED")),
     }];
     if found.settings.is_empty() {
         let detail = format!("http://{address}/conf doesn't tell them; look at {} yourself", PLUG_INS[0].0);
-        checks.push(Check::new("settings", Verdict::Doubtful, detail));
+        checks.push(Check::new("settings", Health::Doubtful, detail));
         return checks;
     }
     let setting = |name: &str| found.setting(name).unwrap_or_default();
@@ -126,15 +126,15 @@ fn judge(address: &str, config: &Config, own: Option<&str>, found: &Found) -> Ve
     }
     let [memory, vcores] = LARGEST.map(setting);
     let detail = format!("{memory} MiB, {vcores} cores at most; jobs that need more of either are refused");
-    checks.push(Check::new("containers", Verdict::Good, detail));
+    checks.push(Check::new("containers", Health::Good, detail));
     checks.push(match setting(PRIORITIES).parse::<u32>() {
-        Ok(most) if most > 0 => Check::new("priorities", Verdict::Good, format!("up to {most}")),
+        Ok(most) if most > 0 => Check::new("priorities", Health::Good, format!("up to {most}")),
         _ => {
             let detail = format!(
                 "{PRIORITIES} = {:?}: jobs that are to run may get their ApplicationMasters after those that wait",
                 setting(PRIORITIES)
             );
-            Check::new("priorities", Verdict::Doubtful, detail)
+            Check::new("priorities", Health::Doubtful, detail)
         }
     });
     checks
@@ -144,10 +144,10 @@ fn judge(address: &str, config: &Config, own: Option<&str>, found: &Found) -> Ve
 fn with_plug_ins<'a>(config: &Config, own: Option<&str>, setting: &impl Fn(&'a str) -> &'a str) -> Vec<Check> {
     let scheduler = setting(SCHEDULER);
     let mut checks = vec![if scheduler.ends_with(".CapacityScheduler") {
-        Check::new("scheduler", Verdict::Good, scheduler.into())
+        Check::new("scheduler", Health::Good, scheduler.into())
     } else {
         let detail = format!("{SCHEDULER} = {scheduler:?}; the plug-ins need the CapacityScheduler");
-        Check::new("scheduler", Verdict::Bad, detail)
+        Check::new("scheduler", Health::Bad, detail)
     }];
     let missing: Vec<_> = PLUG_INS
         .into_iter()
@@ -156,13 +156,13 @@ fn with_plug_ins<'a>(config: &Config, own: Option<&str>, setting: &impl Fn(&'a s
         .chain((setting(MONITOR) != "true").then(|| format!("{MONITOR} = {:?} isn't true", setting(MONITOR))))
         .collect();
     checks.push(if missing.is_empty() {
-        Check::new("plug-ins", Verdict::Good, "all three are in the ResourceManager's settings".into())
+        Check::new("plug-ins", Health::Good, "all three are in the ResourceManager's settings".into())
     } else {
         let detail = format!(
             "{}; set it and start the ResourceManager anew, or do without them (api = \"rest\")",
             missing.join("; ")
         );
-        Check::new("plug-ins", Verdict::Bad, detail)
+        Check::new("plug-ins", Health::Bad, detail)
     });
     checks.push(reach(config, setting(ADDRESS), !setting(CA).is_empty(), own, setting(TOKEN)));
     checks
@@ -174,28 +174,28 @@ fn without_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) 
     let plug_ins = if there.is_empty() {
         let detail = "there are none, as api = \"rest\" says: where containers are is the ApplicationMasters' to ask \
             for, and nobody enforces it";
-        Check::new("plug-ins", Verdict::Good, detail.into())
+        Check::new("plug-ins", Health::Good, detail.into())
     } else {
         let named: Vec<_> = there.into_iter().map(|(name, class)| format!("{name} has {class}")).collect();
         let detail = format!(
             "{}, but api = \"rest\" doesn't answer it; leave api out, or take it from the ResourceManager's settings",
             named.join("; ")
         );
-        Check::new("plug-ins", Verdict::Bad, detail)
+        Check::new("plug-ins", Health::Bad, detail)
     };
     let (port, told) = (config.listen.port(), setting(ADDRESS));
     let told = if told.is_empty() { DEFAULT_ADDRESS } else { told };
     let is_here = told.rsplit(':').next() == Some(port.to_string().as_str());
     // Only the nodes' own settings count, which nobody tells.
     let masters = if is_here {
-        Check::new("masters", Verdict::Good, format!("ApplicationMasters look for this adapter at {told}"))
+        Check::new("masters", Health::Good, format!("ApplicationMasters look for this adapter at {told}"))
     } else {
         let detail = format!(
             "{ADDRESS} = {told:?} in the ResourceManager's settings; this adapter listens at {}. Let the nodes' \
              yarn-site.xml say so",
             config.listen
         );
-        Check::new("masters", Verdict::Doubtful, detail)
+        Check::new("masters", Health::Doubtful, detail)
     };
     vec![plug_ins, masters, rights(setting)]
 }
@@ -204,26 +204,26 @@ fn without_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) 
 fn rights<'a>(setting: &impl Fn(&'a str) -> &'a str) -> Check {
     let user = match client::user() {
         Ok(user) => user,
-        Err(problem) => return Check::new("rights", Verdict::Doubtful, format!("{problem:#}")),
+        Err(problem) => return Check::new("rights", Health::Doubtful, format!("{problem:#}")),
     };
     if setting(AUTHENTICATION) == "kerberos" {
         let detail = format!("{AUTHENTICATION} = \"kerberos\", which this adapter doesn't speak");
-        return Check::new("rights", Verdict::Bad, detail);
+        return Check::new("rights", Health::Bad, detail);
     }
     if setting(RULES) != "true" {
         let detail = format!("{RULES} isn't true: everybody may kill, move, and set priorities; here as {user:?}");
-        return Check::new("rights", Verdict::Good, detail);
+        return Check::new("rights", Health::Good, detail);
     }
     let admins = setting(ADMINS);
     let users = admins.split(' ').next().unwrap_or_default();
     if users == "*" || users.split(',').any(|admin| admin == user) {
-        return Check::new("rights", Verdict::Good, format!("{user:?} is in {ADMINS}"));
+        return Check::new("rights", Health::Good, format!("{user:?} is in {ADMINS}"));
     }
     let detail = format!(
         "{ADMINS} = {admins:?} doesn't name {user:?}: without the right to administer their queues, others' \
          applications are neither killed nor moved, and keep their priorities"
     );
-    Check::new("rights", Verdict::Doubtful, detail)
+    Check::new("rights", Health::Doubtful, detail)
 }
 
 /// Whether a list of classes has this one.
@@ -233,7 +233,7 @@ fn has_class(list: &str, class: &str) -> bool {
 
 /// Whether the plug-ins, as the ResourceManager's settings have them, find this adapter and are let in.
 fn reach(config: &Config, address: &str, has_ca: bool, own: Option<&str>, token_file: &str) -> Check {
-    let bad = |detail: String| Check::new("reach", Verdict::Bad, detail);
+    let bad = |detail: String| Check::new("reach", Health::Bad, detail);
     let port = config.listen.port();
     let told = if address.is_empty() { DEFAULT_ADDRESS } else { address };
     if told.rsplit(':').next() != Some(port.to_string().as_str()) {
@@ -254,12 +254,12 @@ fn reach(config: &Config, address: &str, has_ca: bool, own: Option<&str>, token_
     }
     // The ResourceManager may be on another machine, or its file another user's.
     match (secret::read(Path::new(token_file)), own) {
-        (Ok(shown), Some(own)) if shown == own => Check::new("reach", Verdict::Good, told.to_owned()),
+        (Ok(shown), Some(own)) if shown == own => Check::new("reach", Health::Good, told.to_owned()),
         (Ok(_), Some(_)) => bad(format!("{TOKEN} = {token_file:?} holds another token than token_file here: copy it")),
         _ => {
             let detail =
                 format!("{told}; not known is whether {TOKEN} = {token_file:?} there has the token of token_file here");
-            Check::new("reach", Verdict::Good, detail)
+            Check::new("reach", Health::Good, detail)
         }
     }
 }
@@ -280,16 +280,16 @@ mod tests {
         Found { version: "3.5.0".into(), state: "STARTED".into(), settings }
     }
 
-    fn worst(found: &Found) -> (Verdict, String) {
+    fn worst(found: &Found) -> (Health, String) {
         let config = Config::parse("token_file = \"/t\"", "test").unwrap();
         let checks = judge("rm:8088", &config, Some("the-adapters-own-token"), found);
         let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
-        (worst.verdict, if worst.verdict == Verdict::Good { String::new() } else { format!("{worst:?}") })
+        (worst.verdict, if worst.verdict == Health::Good { String::new() } else { format!("{worst:?}") })
     }
 
     #[test]
     fn each_trouble_is_seen() {
-        assert_eq!(worst(&found(|_| {})), (Verdict::Good, String::new()));
+        assert_eq!(worst(&found(|_| {})), (Health::Good, String::new()));
         let set = |name: &'static str, value: &'static str| {
             let change = |settings: &mut Vec<(String, String)>| {
                 settings.iter_mut().find(|(known, _)| known == name).unwrap().1 = value.into();
@@ -297,13 +297,13 @@ mod tests {
             worst(&found(change))
         };
         for (name, value, verdict) in [
-            (PLUG_INS[1].0, "", Verdict::Bad),
-            (PLUG_INS[0].0, "SidecarBridge", Verdict::Bad),
-            (ADDRESS, "rm:7072", Verdict::Bad),
-            (TOKEN, "", Verdict::Bad),
-            (MONITOR, "false", Verdict::Bad),
-            (SCHEDULER, "org.apache.FairScheduler", Verdict::Bad),
-            (PRIORITIES, "0", Verdict::Doubtful),
+            (PLUG_INS[1].0, "", Health::Bad),
+            (PLUG_INS[0].0, "SidecarBridge", Health::Bad),
+            (ADDRESS, "rm:7072", Health::Bad),
+            (TOKEN, "", Health::Bad),
+            (MONITOR, "false", Health::Bad),
+            (SCHEDULER, "org.apache.FairScheduler", Health::Bad),
+            (PRIORITIES, "0", Health::Doubtful),
         ] {
             let (seen, text) = set(name, value);
             assert!(seen == verdict && text.contains(name), "{text}");
@@ -311,7 +311,7 @@ mod tests {
         // Both files are here: what is in them counts.
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
-        for (token, verdict) in [("the-adapters-own-token", Verdict::Good), ("the-token-before-that", Verdict::Bad)] {
+        for (token, verdict) in [("the-adapters-own-token", Health::Good), ("the-token-before-that", Health::Bad)] {
             trainmaster_net::secret::write(&file, token).unwrap();
             let of_it = found(|settings| settings.last_mut().unwrap().1 = file.display().to_string());
             assert_eq!(worst(&of_it).0, verdict, "{token}");
@@ -323,18 +323,18 @@ mod tests {
             checks.into_iter().max_by_key(|check| check.verdict).unwrap()
         };
         let there = rest(|_| {});
-        assert!(there.verdict == Verdict::Bad && there.detail.contains("SidecarBridge"), "{there:?}");
+        assert!(there.verdict == Health::Bad && there.detail.contains("SidecarBridge"), "{there:?}");
         let stock = |settings: &mut Vec<(String, String)>| {
             settings.retain(|(name, _)| PLUG_INS.iter().all(|(known, _)| known != name));
         };
-        assert_eq!(rest(stock).verdict, Verdict::Good);
+        assert_eq!(rest(stock).verdict, Health::Good);
         let guarded = rest(|settings| {
             settings.retain(|(name, _)| PLUG_INS.iter().all(|(known, _)| known != name));
             settings.extend([(RULES.into(), "true".into()), (ADMINS.into(), "nobody-else wheel".into())]);
         });
-        assert!(guarded.verdict == Verdict::Doubtful && guarded.detail.contains(ADMINS), "{guarded:?}");
+        assert!(guarded.verdict == Health::Doubtful && guarded.detail.contains(ADMINS), "{guarded:?}");
         let standby = Found { state: "STANDBY".into(), ..found(|_| {}) };
-        assert_eq!(worst(&standby).0, Verdict::Bad);
-        assert_eq!(worst(&found(Vec::clear)).0, Verdict::Doubtful);
+        assert_eq!(worst(&standby).0, Health::Bad);
+        assert_eq!(worst(&found(Vec::clear)).0, Health::Doubtful);
     }
 }

@@ -35,7 +35,7 @@ mod tests {
     use std::time::Duration;
 
     use trainmaster_manager::{
-        Verdict,
+        Health,
         testing::{away, launch},
     };
 
@@ -94,8 +94,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = "listen = \"127.0.0.1:0\"\nresourcemanager = \"http://127.0.0.1:1\"";
         let checks = (INFO.doctor)(&launch(folder.path(), Some(config)));
-        let bad = checks.iter().find(|check| check.verdict == Verdict::Bad).unwrap();
+        let bad = checks.iter().find(|check| check.verdict == Health::Bad).unwrap();
         assert!(bad.name == "resourcemanager" && bad.detail.contains("127.0.0.1:1"), "{bad:?}");
-        assert_eq!((INFO.doctor)(&launch(folder.path(), Some("oops")))[0].verdict, Verdict::Bad);
+        assert_eq!((INFO.doctor)(&launch(folder.path(), Some("oops")))[0].verdict, Health::Bad);
     }
 }

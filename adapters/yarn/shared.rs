@@ -20,7 +20,7 @@ use super::{
     actions::Work,
     cluster_state::ClusterState,
     config::{Accounts, Api, Config},
-    translator::{Step, Submitted, Translator},
+    translator::{Requests, Submitted, Translator},
     wire,
 };
 
@@ -116,7 +116,7 @@ impl Shared {
     pub(super) fn act(self: &Arc<Self>, outbox: &mut Outbox, tasks: &mut JoinSet<()>) {
         let now = self.now();
         let mut state = self.state();
-        let Step { submit, cancel, refused, look_up } = state.translator.step(now);
+        let Requests { submit, cancel, refused, look_up } = state.translator.step(now);
         if look_up && !std::mem::replace(&mut state.is_learning, true) {
             tasks.spawn(self.clone().learn_again());
         }

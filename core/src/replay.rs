@@ -12,7 +12,7 @@ use crate::{
 /// A scheduler that goes through a journal again, record by record, from any of its snapshots.
 ///
 /// ```
-/// use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time, journal::Record, replay::{Replay, Step}};
+/// use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time, journal::Record, replay::{Replay, Replayed}};
 ///
 /// let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
 /// scheduler.start_journal();
@@ -23,8 +23,8 @@ use crate::{
 ///
 /// let Record::Snapshot(saved) = &records[0] else { panic!("a journal begins with a snapshot") };
 /// let mut replay = Replay::new((**saved).clone()).unwrap();
-/// let steps: Vec<Step> = records[1..].iter().map(|record| replay.step(record).unwrap()).collect();
-/// assert!(matches!(steps.last(), Some(Step::Decided(Ok(_)))));
+/// let steps: Vec<Replayed> = records[1..].iter().map(|record| replay.step(record).unwrap()).collect();
+/// assert!(matches!(steps.last(), Some(Replayed::Decided(Ok(_)))));
 /// assert_eq!(replay.scheduler().digest(), scheduler.digest());
 /// ```
 pub struct Replay {
@@ -35,7 +35,7 @@ pub struct Replay {
 
 /// What a record came to.
 #[derive(Debug)]
-pub enum Step {
+pub enum Replayed {
     /// Something happened. What was refused then is refused now.
     Event(Result<(), EventError>),
     /// A ticket was opened or given up, or fits were taken over.
@@ -93,11 +93,11 @@ impl Replay {
     ///
     /// # Errors
     /// It is a snapshot whose settings name an engine or a parameter that is gone. Nothing changed.
-    pub fn step(&mut self, record: &Record) -> Result<Step, SettingsError> {
+    pub fn step(&mut self, record: &Record) -> Result<Replayed, SettingsError> {
         match record {
-            Record::Event { at, event } => return Ok(Step::Event(self.scheduler.apply(*at, event.clone()))),
+            Record::Event { at, event } => return Ok(Replayed::Event(self.scheduler.apply(*at, event.clone()))),
             Record::Prepared { at, ticket } => self.ticket = Some((*ticket, self.scheduler.prepare(*at))),
-            Record::Committed { .. } => return Ok(Step::Decided(self.decide(record))),
+            Record::Committed { .. } => return Ok(Replayed::Decided(self.decide(record))),
             Record::Abandoned { at, ticket, why } => {
                 self.ticket.take_if(|(open, _)| open == ticket);
                 self.fits.take_if(|(open, _)| open == ticket);
@@ -116,10 +116,10 @@ impl Replay {
                 self.give_up_open();
                 let follows = self.scheduler.saved().essence() == saved.essence();
                 self.scheduler = next;
-                return Ok(Step::Snapshot { follows });
+                return Ok(Replayed::Snapshot { follows });
             }
         }
-        Ok(Step::Ticket)
+        Ok(Replayed::Ticket)
     }
 
     fn decide(&mut self, record: &Record) -> Result<Decision, Box<Difference>> {
@@ -169,7 +169,7 @@ impl Scheduler {
                 replay = Some(Replay::new(*saved).map_err(gone)?);
                 continue;
             };
-            if let Step::Decided(Err(difference)) = replay.step(&record).map_err(gone)? {
+            if let Replayed::Decided(Err(difference)) = replay.step(&record).map_err(gone)? {
                 return Err(JournalError::Diverged { at, ticket: difference.ticket });
             }
         }

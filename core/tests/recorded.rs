@@ -7,7 +7,7 @@ use trainmaster_core::{
     Event, JobId, Scheduler, ServerSpec, Settings, Span, Time, Verdict,
     engines::REGISTRY,
     journal::{self, Record},
-    replay::{Replay, Step},
+    replay::{Replay, Replayed},
     settings::{Parameter, Stability},
     sim::{
         Options, Outage, Report, Request, Speed, Workload, play,
@@ -140,7 +140,7 @@ fn a_missing_record_and_a_changed_decision_are_found() {
         let Record::Snapshot(saved) = &records[0] else { panic!("a snapshot") };
         let mut replay = Replay::new((**saved).clone()).unwrap();
         records[1..].iter().find_map(|record| match replay.step(record).unwrap() {
-            Step::Decided(Err(difference)) => Some(*difference),
+            Replayed::Decided(Err(difference)) => Some(*difference),
             _ => None,
         })
     };

@@ -25,7 +25,7 @@ use tokio::{
 use trainmaster_core::{
     Event, JobId, Scheduler,
     journal::Record,
-    replay::{Replay, Step},
+    replay::{Replay, Replayed},
 };
 use trainmaster_daemon::{ADMIN_TOKEN, read_journal};
 use trainmaster_proto::v1;
@@ -211,9 +211,9 @@ fn check_all(folder: &Path) {
         };
         lives += u32::from(matches!(record, Record::Event { event: Event::TermBegan(_), .. }));
         match replay.step(&record).unwrap() {
-            Step::Decided(Err(difference)) => panic!("record {at}: {difference:?}"),
-            Step::Snapshot { follows } => assert!(follows, "record {at} doesn't follow from those before it"),
-            Step::Decided(Ok(_)) | Step::Event(_) | Step::Ticket => {}
+            Replayed::Decided(Err(difference)) => panic!("record {at}: {difference:?}"),
+            Replayed::Snapshot { follows } => assert!(follows, "record {at} doesn't follow from those before it"),
+            Replayed::Decided(Ok(_)) | Replayed::Event(_) | Replayed::Ticket => {}
         }
     }
     assert!(lives > 10, "{lives} lives are kept");

@@ -10,8 +10,8 @@ use trainmaster_manager::{Placement, SlotId};
 
 use super::{
     super::{HOPELESS_EXIT, RESTART_ALL_EXITS},
+    actions::{Action, Actions, Exit, Failure, Policy, Signal},
     plan::{Goal, Run, Wanted, fingerprint},
-    step::{Action, Exit, Failure, Policy, Signal, Step},
 };
 
 /// What a process has been told about leaving.
@@ -273,14 +273,14 @@ impl Job {
     }
 
     /// Compares what is wanted with what is there.
-    pub(super) fn reconcile(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Step) {
+    pub(super) fn reconcile(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Actions) {
         self.conclude(now, policy, step);
         self.dismiss(id, now, policy, step);
         self.start(id, now, policy, step);
     }
 
     /// All slots ended with success: the job is complete, unless a plan on its way explains it otherwise.
-    fn conclude(&mut self, now: Now, policy: &Policy, step: &mut Step) {
+    fn conclude(&mut self, now: Now, policy: &Policy, step: &mut Actions) {
         if self.outcome.is_some() || !self.has_left() {
             return;
         }
@@ -314,7 +314,7 @@ impl Job {
         }
     }
 
-    fn dismiss(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Step) {
+    fn dismiss(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Actions) {
         let grace = self.wanted.as_ref().map_or(policy.grace, |wanted| wanted.grace);
         if let (true, Some(end)) = (self.unclaimed && self.wanted.is_none(), now.claims_end) {
             step.wake_at(end);
@@ -348,7 +348,7 @@ impl Job {
         }
     }
 
-    fn start(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Step) {
+    fn start(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Actions) {
         let Some(Goal::Run(run)) = self.wanted.as_ref().map(|wanted| &wanted.goal) else { return };
         // The old shape is gone before the new one starts.
         let in_the_way = |(key, process): (&(u32, SlotId), &Process)| key.0 != run.incarnation || process.stranger;

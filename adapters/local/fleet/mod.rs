@@ -1,11 +1,11 @@
 //! All jobs of the machine as a state machine: plans, exits and time go in, starts and signals come out. No I/O, no
 //! clock: `now` is the time since the adapter began.
 
+mod actions;
 mod capacity;
 mod job;
 mod observe;
 pub(crate) mod plan;
-mod step;
 #[cfg(test)]
 mod tests;
 
@@ -15,10 +15,10 @@ use std::{
     time::Duration,
 };
 
-use trainmaster_manager::{Answer, Follower, Follows, Named, Order, Placement, Taken};
+use trainmaster_manager::{Follower, Follows, Named, Order, Placement, PlanAnswer, Taken};
 use trainmaster_proto::v1;
 
-pub(crate) use self::step::{Action, Exit, Failure, Policy, Signal, Step};
+pub(crate) use self::actions::{Action, Actions, Exit, Failure, Policy, Signal};
 use self::{
     job::{Job, Now},
     plan::{Resolve, Run, Wanted},
@@ -97,7 +97,7 @@ impl Fleet {
     }
 
     /// Takes a plan over. Returns answers for the jobs that it changes.
-    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.claims_end.get_or_insert(now.saturating_add(self.policy.claim));
         self.follow(now, plan)
     }
@@ -121,9 +121,9 @@ impl Fleet {
     }
 
     /// What to do now, and when to ask again.
-    pub(crate) fn step(&mut self, now: Duration) -> Step {
+    pub(crate) fn step(&mut self, now: Duration) -> Actions {
         let now = self.now(now);
-        let mut step = Step { now: now.at, actions: Vec::new(), wake: None };
+        let mut step = Actions { now: now.at, actions: Vec::new(), wake: None };
         for (id, job) in &mut self.jobs {
             job.reconcile(*id, now, &self.policy, &mut step);
         }
@@ -214,14 +214,14 @@ impl Follows for Fleet {
         }
     }
 
-    fn taken(&mut self, _: Duration) -> Vec<Answer> {
+    fn taken(&mut self, _: Duration) -> Vec<PlanAnswer> {
         let mut changed = std::mem::take(&mut self.changed);
         let mut answers = Vec::new();
         for (id, name, cause) in capacity::prune(&self.cluster, &self.jobs, &mut changed) {
-            answers.push(Answer::refused(id, self.refuse(id, name, cause)));
+            answers.push(PlanAnswer::refused(id, self.refuse(id, name, cause)));
         }
         for (id, wanted) in changed {
-            answers.push(Answer::accepted(id));
+            answers.push(PlanAnswer::accepted(id));
             self.jobs.entry(id).or_default().plan(wanted);
         }
         self.bound_outcomes();

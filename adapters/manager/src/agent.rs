@@ -12,7 +12,7 @@ use trainmaster_proto::v1;
 
 use super::{
     daemon::{Daemon, Heard, keep},
-    outbox::{Answer, Outbox, Snapshot},
+    outbox::{Outbox, PlanAnswer, Snapshot},
 };
 
 /// The longest sleep: what only time brings is seen by then.
@@ -48,7 +48,7 @@ pub trait Manager: Send {
     fn detached(&mut self) {}
 
     /// Takes a plan over. Returns answers for jobs that it changes.
-    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer>;
+    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer>;
 
     /// All servers and jobs as they are now.
     fn snapshot(&mut self, now: Duration) -> Snapshot;
@@ -188,7 +188,7 @@ mod tests {
 
         fn attached(&mut self, _: Duration) {}
 
-        fn plan(&mut self, _: Duration, _: v1::Plan) -> Vec<Answer> {
+        fn plan(&mut self, _: Duration, _: v1::Plan) -> Vec<PlanAnswer> {
             Vec::new()
         }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use trainmaster_proto::v1;
 
-use super::{order::Order, outbox::Answer};
+use super::{order::Order, outbox::PlanAnswer};
 
 /// What carries out orders: the part of an adapter that differs from manager to manager.
 pub trait Follows {
@@ -22,13 +22,13 @@ pub trait Follows {
     fn unlisted(&mut self, now: Duration, decision: u64, listed: &BTreeSet<u64>);
 
     /// The whole plan was taken. Returns the answers to orders that were taken [`Later`](Taken::Later).
-    fn taken(&mut self, _now: Duration) -> Vec<Answer> {
+    fn taken(&mut self, _now: Duration) -> Vec<PlanAnswer> {
         Vec::new()
     }
 
     /// Takes a plan over, as far as it makes sense. Returns answers for the jobs that it changes, and for all jobs
     /// where it is the first since the scheduler came. Adapters call it; they don't write it.
-    fn follow(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+    fn follow(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         let Some(answers_all) = self.follower().begin(now, &plan) else { return Vec::new() };
         let mut answers = Vec::new();
         let mut listed = BTreeSet::new();
@@ -42,14 +42,14 @@ pub trait Follows {
                 runs: wanted.action() == v1::Action::Run,
             };
             if !listed.insert(job.job) {
-                answers.push(Answer::refused(job.job, "the plan names this job twice".into()));
+                answers.push(PlanAnswer::refused(job.job, "the plan names this job twice".into()));
                 continue;
             }
             let order = Order::read(wanted, |server| self.devices(server));
             match self.order(now, &job, order) {
-                Taken::New => answers.push(Answer::accepted(job.job)),
-                Taken::Same if answers_all => answers.push(Answer::accepted(job.job)),
-                Taken::Refused(cause) => answers.push(Answer::refused(job.job, cause)),
+                Taken::New => answers.push(PlanAnswer::accepted(job.job)),
+                Taken::Same if answers_all => answers.push(PlanAnswer::accepted(job.job)),
+                Taken::Refused(cause) => answers.push(PlanAnswer::refused(job.job, cause)),
                 Taken::Same | Taken::Ignored | Taken::Later => {}
             }
         }
@@ -200,13 +200,13 @@ mod tests {
         let now = Duration::ZERO;
         assert!(!manager.follower.stands(now));
         let answers = manager.follow(now, plan(1, true, &[(1, "a"), (2, "a")]));
-        assert_eq!(answers, [Answer::accepted(1), Answer::accepted(2)]);
+        assert_eq!(answers, [PlanAnswer::accepted(1), PlanAnswer::accepted(2)]);
         assert_eq!(manager.follow(now, plan(2, true, &[(1, "a"), (2, "a")])), []);
         manager.follower.attached();
         let answers = manager.follow(now, plan(3, true, &[(1, "a")]));
-        assert_eq!((answers, manager.orders.len()), (vec![Answer::accepted(1)], 1), "the other one isn't listed");
+        assert_eq!((answers, manager.orders.len()), (vec![PlanAnswer::accepted(1)], 1), "the other one isn't listed");
         // What isn't full lists what changed.
-        assert_eq!(manager.follow(now, plan(3, false, &[(1, "a")])), [Answer::accepted(1)]);
+        assert_eq!(manager.follow(now, plan(3, false, &[(1, "a")])), [PlanAnswer::accepted(1)]);
         let refused = manager.follow(now, plan(4, false, &[(1, "b"), (3, "a"), (3, "a")]));
         assert_eq!(
             refused.iter().map(|answer| (answer.job, answer.refused.is_some())).collect::<Vec<_>>(),

@@ -121,14 +121,14 @@ pub struct Check {
     /// What was looked at.
     pub name: &'static str,
     /// Whether it will do.
-    pub verdict: Verdict,
+    pub verdict: Health,
     /// What was found; if it won't do, also what to do about it.
     pub detail: String,
 }
 
 impl Check {
     /// An answer.
-    pub fn new(name: &'static str, verdict: Verdict, detail: String) -> Self {
+    pub fn new(name: &'static str, verdict: Health, detail: String) -> Self {
         Self { name, verdict, detail }
     }
 
@@ -136,10 +136,10 @@ impl Check {
     pub fn folder(name: &'static str, folder: &Path) -> Self {
         let (there, shown) = (nearest_folder(folder), folder.display());
         match access(there, Access::WRITE_OK | Access::EXEC_OK) {
-            Ok(()) if !there.is_dir() => Self::new(name, Verdict::Bad, format!("{} is no folder", there.display())),
-            Ok(()) if there == folder => Self::new(name, Verdict::Good, format!("{shown} can be written")),
-            Ok(()) => Self::new(name, Verdict::Good, format!("{shown} isn't there yet; it can be made")),
-            Err(error) => Self::new(name, Verdict::Bad, format!("{} can't be written: {error}", there.display())),
+            Ok(()) if !there.is_dir() => Self::new(name, Health::Bad, format!("{} is no folder", there.display())),
+            Ok(()) if there == folder => Self::new(name, Health::Good, format!("{shown} can be written")),
+            Ok(()) => Self::new(name, Health::Good, format!("{shown} isn't there yet; it can be made")),
+            Err(error) => Self::new(name, Health::Bad, format!("{} can't be written: {error}", there.display())),
         }
     }
 }
@@ -151,7 +151,7 @@ pub fn nearest_folder(folder: &Path) -> &Path {
 
 /// Whether what was looked at will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum Health {
     /// It will.
     Good,
     /// For some jobs, perhaps.

@@ -23,11 +23,11 @@ pub use self::{
     daemon::{Daemon, Observations, Plans},
     follower::{Follower, Follows, Named, Taken},
     info::{
-        AdapterCommand, AdapterInfo, Adapters, Check, CommandAnswer, DaemonAddress, Launch, Running, Shutdown, Verdict,
+        AdapterCommand, AdapterInfo, Adapters, Check, CommandAnswer, DaemonAddress, Health, Launch, Running, Shutdown,
         nearest_folder,
     },
     order::{Action, MOST_SLOTS, Order, Run, Token},
-    outbox::{Answer, Outbox, Snapshot},
+    outbox::{Outbox, PlanAnswer, Snapshot},
     remote::{Remote, RemoteError},
     slot::{Placement, Share, SlotId, role},
 };

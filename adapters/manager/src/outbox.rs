@@ -18,7 +18,7 @@ const MOST_ANSWERS: usize = 10_000;
 
 /// The answer to a job's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct PlanAnswer {
     /// The job's number.
     pub job: u64,
     /// Why the plan can't be carried out, if it can't.
@@ -27,7 +27,7 @@ pub struct Answer {
     pub retry_after: Option<Duration>,
 }
 
-impl Answer {
+impl PlanAnswer {
     /// The plan is carried out.
     pub fn accepted(job: u64) -> Self {
         Self { job, refused: None, retry_after: None }
@@ -86,8 +86,8 @@ impl Outbox {
     }
 
     /// Answers the plan of a decision.
-    pub fn answer(&mut self, decision: u64, answers: Vec<Answer>) {
-        for Answer { job, refused, retry_after } in answers {
+    pub fn answer(&mut self, decision: u64, answers: Vec<PlanAnswer>) {
+        for PlanAnswer { job, refused, retry_after } in answers {
             if let Some(cause) = &refused {
                 tracing::warn!(job, decision, cause, "refused a job's plan");
             }

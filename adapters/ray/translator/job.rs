@@ -15,7 +15,7 @@ use super::{
         servers::Names,
         view::{Group, GroupState, OnDriverDeath, Record, RecordPhase, View},
     },
-    order::{Action, Note, Order},
+    order::{Action, DriverPlan, Note},
 };
 
 /// What there is of a job in the cluster.
@@ -70,7 +70,7 @@ impl<'a> Seen<'a> {
     }
 
     /// Whether there is nothing left to be done for a plan.
-    pub(super) fn is_as(&self, order: &Order, names: &Names) -> bool {
+    pub(super) fn is_as(&self, order: &DriverPlan, names: &Names) -> bool {
         let reserved = self.reserved(names);
         match order.action {
             Action::Run => {

@@ -15,12 +15,12 @@ use std::{
     time::Duration,
 };
 
-use trainmaster_manager::{self as manager, Answer, Follower, Follows, Named, Snapshot, Taken};
+use trainmaster_manager::{self as manager, Follower, Follows, Named, PlanAnswer, Snapshot, Taken};
 use trainmaster_proto::v1;
 
 use self::{
     job::{Job, Refusal, Seen, Told},
-    order::{Action, Note, Order},
+    order::{Action, DriverPlan, Note},
 };
 use super::{
     amounts::{self, Kinds},
@@ -47,10 +47,10 @@ pub(crate) enum Effect {
 
 /// What there is to do and to say.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Step {
+pub(crate) struct Effects {
     pub(crate) effects: Vec<Effect>,
     /// Plans that can't be carried out, with the decisions that brought them.
-    pub(crate) refused: Vec<(u64, Answer)>,
+    pub(crate) refused: Vec<(u64, PlanAnswer)>,
 }
 
 /// All jobs and nodes of a Ray cluster.
@@ -116,7 +116,7 @@ impl Translator {
     }
 
     /// Takes a plan over. Returns answers for the jobs that it changes.
-    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.follow(now, plan)
     }
 
@@ -139,8 +139,8 @@ impl Translator {
     }
 
     /// What is to be done now, as far as the last view tells. O(jobs + groups); what is written is what changed.
-    pub(crate) fn step(&mut self, now: Duration, clock_ms: i64) -> Step {
-        let mut step = Step::default();
+    pub(crate) fn step(&mut self, now: Duration, clock_ms: i64) -> Effects {
+        let mut step = Effects::default();
         self.refuse_overdue(now, &mut step);
         self.forget_over(&mut step);
         if self.observing.is_some() {
@@ -250,7 +250,7 @@ impl Translator {
         could && (!self.follower.knows_all() || job.is_some_and(|job| job.listed))
     }
 
-    fn refuse_overdue(&mut self, now: Duration, step: &mut Step) {
+    fn refuse_overdue(&mut self, now: Duration, step: &mut Effects) {
         let mut groups = by_job(&self.view);
         for (id, job) in &mut self.jobs {
             let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, job.told());
@@ -261,14 +261,14 @@ impl Translator {
             let cause = words(&self.observing.clone().unwrap_or(cause));
             self.removing.extend(groups);
             job.note.as_mut().expect("it had a plan").refused = Some(cause.clone());
-            step.refused.push((job.decision, Answer { retry_after, ..Answer::refused(*id, cause) }));
+            step.refused.push((job.decision, PlanAnswer { retry_after, ..PlanAnswer::refused(*id, cause) }));
         }
         // Again where it is still there: the head may have been away.
         step.effects.extend(self.removing.iter().map(|id| Effect::RemoveGroup { id: id.clone() }));
     }
 
     /// Jobs that are over, as the daemon knows, and of which nothing is left; their drivers' records go too.
-    fn forget_over(&mut self, step: &mut Step) {
+    fn forget_over(&mut self, step: &mut Effects) {
         if !self.follower.knows_all() {
             return;
         }
@@ -302,7 +302,7 @@ impl Translator {
     }
 
     /// Asks the autoscaler where that changed, and again where somebody else asked for something else since.
-    fn ask(&mut self, step: &mut Step) {
+    fn ask(&mut self, step: &mut Effects) {
         let wanted = request::merged(&self.config.node_types, &self.wanted(), &self.busy());
         let there = &self.view.asked;
         if wanted == *there {
@@ -341,7 +341,7 @@ impl Follows for Translator {
         job.listed = true;
         let order = match order {
             Err(cause) => return Taken::Refused(cause),
-            Ok(order) => Order::of(order),
+            Ok(order) => DriverPlan::of(order),
         };
         if let Some(why) = &self.observing {
             let told = Told { name: &order.name, newest: job.newest.max(order.incarnation) };

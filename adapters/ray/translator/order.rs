@@ -17,7 +17,7 @@ pub(crate) struct Note {
     /// The decision that brought it.
     pub(crate) decision: u64,
     #[serde(flatten)]
-    pub(crate) order: Order,
+    pub(crate) order: DriverPlan,
     /// Why it can't be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) refused: Option<String>,
@@ -25,7 +25,7 @@ pub(crate) struct Note {
 
 /// What is to become of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct DriverPlan {
     pub(crate) name: String,
     pub(crate) action: Action,
     pub(crate) incarnation: u32,
@@ -68,7 +68,7 @@ impl PlannedSlot {
 }
 
 impl Note {
-    pub(crate) fn new(decision: u64, order: Order) -> Self {
+    pub(crate) fn new(decision: u64, order: DriverPlan) -> Self {
         Self { v: VERSION, decision, order, refused: None }
     }
 
@@ -90,7 +90,7 @@ impl Note {
     }
 }
 
-impl Order {
+impl DriverPlan {
     /// As the scheduler has it.
     pub(crate) fn of(order: manager::Order) -> Self {
         let (action, run) = match order.action {
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    fn order(slots: &[(i32, u32, &str)]) -> Order {
+    fn order(slots: &[(i32, u32, &str)]) -> DriverPlan {
         let slot = |&(role, index, server): &(i32, u32, &str)| v1::Slot {
             role,
             index,
@@ -152,7 +152,7 @@ mod tests {
         };
         let plan =
             v1::JobPlan { job: 7, name: "n".into(), slots: slots.iter().map(slot).collect(), ..v1::JobPlan::default() };
-        Order::of(manager::Order::read(plan, |_| Some(None)).unwrap())
+        DriverPlan::of(manager::Order::read(plan, |_| Some(None)).unwrap())
     }
 
     #[test]

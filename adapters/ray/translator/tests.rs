@@ -81,7 +81,7 @@ impl World {
     }
 
     /// The head is looked at, once a second.
-    fn look(&mut self) -> Step {
+    fn look(&mut self) -> Effects {
         self.second += 1;
         let now = Duration::from_secs(self.second);
         self.translator.see(now, self.view.clone());
@@ -96,8 +96,8 @@ impl World {
         step
     }
 
-    fn look_for(&mut self, seconds: u64) -> Step {
-        let mut all = Step::default();
+    fn look_for(&mut self, seconds: u64) -> Effects {
+        let mut all = Effects::default();
         for _ in 0..seconds {
             let step = self.look();
             all.effects.extend(step.effects);
@@ -106,12 +106,12 @@ impl World {
         all
     }
 
-    fn plan(&mut self, full: bool, jobs: Vec<JobPlan>) -> Vec<Answer> {
+    fn plan(&mut self, full: bool, jobs: Vec<JobPlan>) -> Vec<PlanAnswer> {
         self.decision += 1;
         self.translator.plan(Duration::ZERO, Plan { term: 1, decision: self.decision, ttl_ms: 0, jobs, full })
     }
 
-    fn run(&mut self, job: u64, incarnation: u32, slots: &[(u32, &str)]) -> Vec<Answer> {
+    fn run(&mut self, job: u64, incarnation: u32, slots: &[(u32, &str)]) -> Vec<PlanAnswer> {
         self.plan(false, vec![run(job, incarnation, slots)])
     }
 
@@ -154,7 +154,7 @@ fn other(job: u64, action: Action) -> JobPlan {
     JobPlan { action: action.into(), slots: Vec::new(), ..run(job, 1, &[]) }
 }
 
-fn put(step: &Step, key: &str) -> Option<String> {
+fn put(step: &Effects, key: &str) -> Option<String> {
     let value = |effect: &Effect| match effect {
         Effect::Put { key: put, value } if put == key => Some(value.clone()),
         _ => None,
@@ -162,11 +162,11 @@ fn put(step: &Step, key: &str) -> Option<String> {
     step.effects.iter().find_map(value)
 }
 
-fn deleted(step: &Step, key: &str) -> bool {
+fn deleted(step: &Effects, key: &str) -> bool {
     step.effects.contains(&Effect::Delete { key: key.into() })
 }
 
-fn asked(step: &Step) -> Vec<i64> {
+fn asked(step: &Effects) -> Vec<i64> {
     let count = |effect: &Effect| match effect {
         Effect::Ask(request) => Some(request.0.iter().map(|ask| ask.count).sum()),
         _ => None,
@@ -202,7 +202,7 @@ fn a_job_runs_from_plan_to_end() {
     let mut world = World::with_nodes("");
     world.look();
     assert_eq!(world.plan(true, vec![]), []);
-    assert_eq!(world.run(7, 1, &[(0, "a"), (1, "b")]), [Answer::accepted(7)]);
+    assert_eq!(world.run(7, 1, &[(0, "a"), (1, "b")]), [PlanAnswer::accepted(7)]);
     let step = world.look();
     assert!(put(&step, "plan/7").is_some());
     assert_eq!(world.job(7), Some((ObservedPhase::Starting, 1, vec![])));
@@ -327,7 +327,7 @@ fn a_driver_that_makes_nothing_or_never_comes_is_named() {
     let mut world = World::with_nodes("driver_timeout = \"10s\"");
     world.look();
     world.run(7, 1, &[(0, "a")]);
-    let cause = |step: Step| step.refused[0].1.refused.clone().unwrap();
+    let cause = |step: Effects| step.refused[0].1.refused.clone().unwrap();
     assert!(cause(world.look_for(11)).contains("no driver came"));
     world.record(7, |_| {});
     world.run(7, 1, &[(0, "a")]);
@@ -567,7 +567,7 @@ fn plans_are_answered_once_and_in_order() {
     let mut world = World::with_nodes("");
     world.look();
     let plan = || vec![run(7, 1, &[(0, "a")])];
-    let accepted = [Answer::accepted(7)];
+    let accepted = [PlanAnswer::accepted(7)];
     assert_eq!(world.plan(true, plan()), accepted);
     assert_eq!(world.plan(true, plan()), [], "it is known");
     world.translator.attached();
@@ -588,15 +588,15 @@ fn where_nothing_can_be_changed_only_what_is_there_is_accepted() {
     world.view.drivers.clear();
     world.group(1, "trainmaster/7/1/0/w0-1", GroupState::Created, &[1, 2]);
     (1..=2).for_each(|node| world.take(node, "CPU", 3.0));
-    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.look(), Effects::default());
     assert_eq!(world.server("a").foreign["cpu"], 2000, "one of the three is a job's");
     assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a"), (1, "b")]))));
 
-    let accepted = Answer::accepted;
-    let refused = |job| Answer::refused(job, why.into());
+    let accepted = PlanAnswer::accepted;
+    let refused = |job| PlanAnswer::refused(job, why.into());
     let plan = vec![run(7, 1, &[(0, "a"), (1, "b")]), run(8, 1, &[(0, "a")]), other(9, Action::Wait)];
     assert_eq!(world.plan(true, plan), [accepted(7), refused(8), accepted(9)]);
-    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.look(), Effects::default());
     assert_eq!(world.told[&7].slots[1].devices, [v1::DeviceShare { device: 1, milli: 1000 }]);
     assert_eq!(world.job(8), Some((ObservedPhase::Stopped, 0, vec![])));
 

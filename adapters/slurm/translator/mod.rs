@@ -14,7 +14,7 @@ use super::{
     Config,
     comment::{Given, Part, Tag},
     node::Own,
-    order::{Action, Answer, Order, Purpose, Update},
+    order::{Action, CallResult, Purpose, SlurmCall, Update},
     seen::{Job, Memory},
 };
 
@@ -160,7 +160,7 @@ impl Translator {
     }
 
     /// What Slurm answered to an order, as events.
-    pub fn answered(&mut self, order: &Order, answer: Answer) -> Vec<Event> {
+    pub fn answered(&mut self, order: &SlurmCall, answer: CallResult) -> Vec<Event> {
         let leader = self.by_part.get(&order.id).copied().unwrap_or(order.id);
         let Some(job) = self.jobs.get_mut(&leader) else { return Vec::new() };
         // The leader's answer comes last, and is for both.

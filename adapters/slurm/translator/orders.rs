@@ -8,7 +8,7 @@ use super::{
     super::{
         comment::Given,
         hostlist,
-        order::{Action, Order, Purpose, Update},
+        order::{Action, Purpose, SlurmCall, Update},
         reservation::reservation,
         seen::{Job, JobPhase, Memory},
     },
@@ -19,9 +19,9 @@ use super::{
 const LONGEST_REASON: usize = 300;
 
 /// What the plan asks of one job.
-enum Step {
+enum Next {
     Nothing,
-    Order(Action),
+    Call(Action),
     /// It can't be done: the cause.
     Refuse(String),
 }
@@ -30,7 +30,7 @@ impl Translator {
     /// What is to be done now, for the plan in the core's state: at most one order for each job, of a heterogeneous one
     /// for each component, the leader's last. Each must be answered ([`answered`](Self::answered)), in this order,
     /// before the next observation.
-    pub fn orders(&mut self, state: &State) -> Vec<Order> {
+    pub fn orders(&mut self, state: &State) -> Vec<SlurmCall> {
         let now = self.now;
         if !self.synced {
             return Vec::new();
@@ -46,11 +46,11 @@ impl Translator {
             let core = job.core.and_then(|core| state.job(core));
             let step = match core {
                 // In other modes it is its owner's to end.
-                None if job.core.is_some() && state.mode != Mode::Active => Step::Nothing,
+                None if job.core.is_some() && state.mode != Mode::Active => Next::Nothing,
                 None if job.core.is_some() => job.forgotten(now, grace),
                 None if state.mode == Mode::Active => {
                     let why = job.refused.clone().map(|text| (Why::NotTaken, text));
-                    Step::of(job.keep(now, lease, why))
+                    Next::of(job.keep(now, lease, why))
                 }
                 // Nobody decides about it: it is Slurm's, as it was submitted.
                 None => job.unknown_is_released(now),
@@ -60,8 +60,8 @@ impl Translator {
                 }
             };
             match step {
-                Step::Nothing => {}
-                Step::Order(mut action) => {
+                Next::Nothing => {}
+                Next::Call(mut action) => {
                     if let Action::Update(update) = &mut action {
                         match update.purpose {
                             Purpose::Start => update.priority = priority,
@@ -72,7 +72,7 @@ impl Translator {
                     }
                     orders.extend(job.with_servers(*id, action));
                 }
-                Step::Refuse(cause) => {
+                Next::Refuse(cause) => {
                     let decision = core.map(|core| core.issued.decision).unwrap_or_default();
                     let refusal = Enactment::Refused { cause: cause.into(), retry_after: None };
                     self.events.extend(enacted(job.core, decision, refusal));
@@ -90,9 +90,9 @@ impl Translator {
     }
 }
 
-impl Step {
+impl Next {
     fn of(action: Option<Action>) -> Self {
-        action.map_or(Self::Nothing, Self::Order)
+        action.map_or(Self::Nothing, Self::Call)
     }
 }
 
@@ -104,16 +104,16 @@ impl Tracked {
         now: i64,
         (lease, patience): (i64, i64),
         default: Memory,
-    ) -> Step {
+    ) -> Next {
         let verdict = state.effective(core);
         match (self.seen.phase(), &verdict) {
-            (JobPhase::Over(_) | JobPhase::Leaving { .. }, _) => Step::Nothing,
-            (_, Verdict::Stop(_)) => Step::Order(Action::Cancel),
+            (JobPhase::Over(_) | JobPhase::Leaving { .. }, _) => Next::Nothing,
+            (_, Verdict::Stop(_)) => Next::Call(Action::Cancel),
             // Its owner's to let go.
-            (JobPhase::Pending, _) if self.seen.is_held() => Step::Nothing,
-            (JobPhase::Pending, Verdict::Run(_) | Verdict::Release(_)) if self.requeued >= now => Step::Nothing,
+            (JobPhase::Pending, _) if self.seen.is_held() => Next::Nothing,
+            (JobPhase::Pending, Verdict::Run(_) | Verdict::Release(_)) if self.requeued >= now => Next::Nothing,
             (JobPhase::Pending, Verdict::Run(allocation)) => self.start(state, core, allocation, now, patience),
-            (JobPhase::Pending, Verdict::Wait(reason) | Verdict::Reject(reason)) => Step::of(self.keep(
+            (JobPhase::Pending, Verdict::Wait(reason) | Verdict::Reject(reason)) => Next::of(self.keep(
                 now,
                 lease,
                 Some((Why::Reason(reason.kind()), reason.describe_to(state, &core.spec.tenant))),
@@ -123,22 +123,22 @@ impl Tracked {
                 let asked = self.given.as_ref().is_some_and(|given| given.shape() != *shape);
                 // Backfill writes into the start time when it thinks that the job will start.
                 let there = (self.let_go.is_some() || self.seen.start <= begin) && !asked;
-                if there { Step::Nothing } else { self.release(begin, asked, default) }
+                if there { Next::Nothing } else { self.release(begin, asked, default) }
             }
             (_, Verdict::Run(allocation)) => self.change(state, core, allocation),
             // It started by itself while nobody looked; whether it may stay is not decided yet.
-            (_, Verdict::Wait(reason)) if reason.kind() == ReasonKind::NotConsidered => Step::Nothing,
+            (_, Verdict::Wait(reason)) if reason.kind() == ReasonKind::NotConsidered => Next::Nothing,
             (_, Verdict::Wait(_) | Verdict::Reject(_)) => {
                 self.pending = Some(Pending { decision: core.issued.decision, gives: None });
-                Step::Order(Action::Requeue)
+                Next::Call(Action::Requeue)
             }
-            (_, Verdict::Release(_)) => Step::Nothing,
+            (_, Verdict::Release(_)) => Next::Nothing,
         }
     }
 
     /// An order for the job, after what its other component needs: all but a requeue, a cancel, and nodes given up, of
     /// which only workers' can be, are for both.
-    fn with_servers(&mut self, id: u32, action: Action) -> impl Iterator<Item = Order> + use<> {
+    fn with_servers(&mut self, id: u32, action: Action) -> impl Iterator<Item = SlurmCall> + use<> {
         let beside = self.servers.as_mut().and_then(|servers| {
             servers.refused = false;
             let update = servers.update.take();
@@ -149,24 +149,24 @@ impl Tracked {
             };
             // What was given stands with the leader.
             let update = update.map(|update| Update { admin_comment: None, ..update });
-            update.map(|update| Order { id: servers.seen.id, action: Action::Update(Box::new(update)) })
+            update.map(|update| SlurmCall { id: servers.seen.id, action: Action::Update(Box::new(update)) })
         });
-        beside.into_iter().chain([Order { id, action }])
+        beside.into_iter().chain([SlurmCall { id, action }])
     }
 
-    fn unknown_is_released(&mut self, now: i64) -> Step {
+    fn unknown_is_released(&mut self, now: i64) -> Next {
         let begin = self.tag.begin.max(now);
         let pending = self.seen.phase() == JobPhase::Pending && !self.seen.is_held() && !self.seen.waits_for_jobs();
         let there = self.let_go.is_some() || self.seen.start <= begin;
-        if pending && !there { self.release(begin, false, Memory::Unset) } else { Step::Nothing }
+        if pending && !there { self.release(begin, false, Memory::Unset) } else { Next::Nothing }
     }
 
-    fn release(&mut self, begin: i64, as_asked: bool, default: Memory) -> Step {
+    fn release(&mut self, begin: i64, as_asked: bool, default: Memory) -> Next {
         let update = Update::release(begin, as_asked.then_some(&self.tag.asked), default);
         if let Some(servers) = &mut self.servers {
             servers.update = Some(Update::release(begin, as_asked.then_some(&servers.part.asked), default));
         }
-        Step::Order(Action::Update(Box::new(update)))
+        Next::Call(Action::Update(Box::new(update)))
     }
 
     /// Holds a pending job; renewed when half of the lease is over, or when there is another kind of reason for it.
@@ -191,15 +191,15 @@ impl Tracked {
         Some(Action::Update(Box::new(Update::hold(begin, comment))))
     }
 
-    fn start(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation, now: i64, patience: i64) -> Step {
+    fn start(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation, now: i64, patience: i64) -> Next {
         let given = Given::of(state, core, wanted);
         // Its start time says nothing of that: backfill writes there when it thinks the job will start.
         if self.given.as_ref() == Some(&given)
             && let Some(since) = self.let_go
         {
             return match now - since > patience {
-                true => Step::Refuse(format!("Slurm hasn't started it for {} s: {}", now - since, waits(&self.seen))),
-                false => Step::Nothing,
+                true => Next::Refuse(format!("Slurm hasn't started it for {} s: {}", now - since, waits(&self.seen))),
+                false => Next::Nothing,
             };
         }
         let reserved = |roles: &[Role]| reservation(state, &core.spec, wanted, roles);
@@ -211,41 +211,41 @@ impl Tracked {
             }),
         };
         match reserved {
-            Err(cause) => Step::Refuse(cause),
+            Err(cause) => Next::Refuse(cause),
             Ok(reservation) => {
                 let per_job = !self.seen.tres_per_job.is_empty() && self.seen.tres_per_job != "(null)";
                 let update = Update::start(&reservation, &given, now, per_job);
                 self.pending = Some(Pending { decision: core.issued.decision, gives: Some(given) });
                 self.said = None;
-                Step::Order(Action::Update(Box::new(update)))
+                Next::Call(Action::Update(Box::new(update)))
             }
         }
     }
 
     /// A running job's next shape: in place where Slurm can, else from a checkpoint.
-    fn change(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation) -> Step {
+    fn change(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation) -> Next {
         let next = Given::of(state, core, wanted);
         let Some(given) = self.given.as_ref().filter(|given| given.incarnation == next.incarnation) else {
             self.pending = Some(Pending { decision: core.issued.decision, gives: None });
-            return Step::Order(Action::Requeue);
+            return Next::Call(Action::Requeue);
         };
         if given.revision == next.revision {
-            return Step::Nothing;
+            return Next::Nothing;
         }
         let have: BTreeSet<String> = hostlist::expand(&self.seen.nodes).unwrap_or_default().into_iter().collect();
         let keep: BTreeSet<String> = next.slots.iter().map(|slot| slot.server.clone()).collect();
         if keep == have {
             if given.slots == next.slots {
                 self.given = Some(next);
-                return Step::Nothing;
+                return Next::Nothing;
             }
-            return Step::Refuse("Slurm can't change what a running job has of a node, only take nodes away".into());
+            return Next::Refuse("Slurm can't change what a running job has of a node, only take nodes away".into());
         }
         if !keep.is_subset(&have) {
-            return Step::Refuse("Slurm can't add nodes to a running job that holds GPUs".into());
+            return Next::Refuse("Slurm can't add nodes to a running job that holds GPUs".into());
         }
         if !keep.contains(&self.seen.batch_host) {
-            return Step::Refuse(format!(
+            return Next::Refuse(format!(
                 "Slurm can't take {} away: the batch script runs there",
                 self.seen.batch_host
             ));
@@ -255,16 +255,16 @@ impl Tracked {
             keep.into_iter().filter(|node| !of_servers.iter().flatten().any(|of| of == node)).collect();
         let update = Update::shrink(&keep, &next);
         self.pending = Some(Pending { decision: core.issued.decision, gives: Some(next) });
-        Step::Order(Action::Update(Box::new(update)))
+        Next::Call(Action::Update(Box::new(update)))
     }
 
     /// The core is through with it: it ends by itself, or is ended.
-    fn forgotten(&mut self, now: i64, grace: i64) -> Step {
+    fn forgotten(&mut self, now: i64, grace: i64) -> Next {
         let since = *self.over_since.get_or_insert(now);
         match self.seen.phase() {
-            JobPhase::Over(_) | JobPhase::Leaving { requeued: false } => Step::Nothing,
-            _ if now - since >= grace => Step::Order(Action::Cancel),
-            _ => Step::Nothing,
+            JobPhase::Over(_) | JobPhase::Leaving { requeued: false } => Next::Nothing,
+            _ if now - since >= grace => Next::Call(Action::Cancel),
+            _ => Next::Nothing,
         }
     }
 }

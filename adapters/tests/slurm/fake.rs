@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainmaster_adapters::slurm::{
     gres::parse_gres,
     hostlist,
-    order::{Action, Answer, Order, Purpose, SlurmError, Update},
+    order::{Action, CallResult, Purpose, SlurmCall, SlurmError, Update},
     seen::{Job, JobPhase, Node, Observation, Partition},
     submit::{Submission, submit, submit_servers},
 };
@@ -166,7 +166,7 @@ impl Slurm {
         (gpus, cpus, memory)
     }
 
-    pub(crate) fn order(&mut self, order: &Order) -> Answer {
+    pub(crate) fn order(&mut self, order: &SlurmCall) -> CallResult {
         let gone = || SlurmError { code: SlurmError::GONE, text: "Invalid job id specified".into() };
         let components = self.components(order.id);
         let job =

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use trainmaster_adapters::slurm::{
     Config, Translator,
     comment::{Given, Part, Tag},
-    order::{Action, Order, Purpose, SlurmError},
+    order::{Action, Purpose, SlurmCall, SlurmError},
     seen::JobPhase,
     shape_rules,
 };
@@ -71,7 +71,7 @@ impl World {
     }
 
     /// What the host does once a second; what it ordered.
-    fn round(&mut self) -> Vec<Order> {
+    fn round(&mut self) -> Vec<SlurmCall> {
         self.slurm.tick();
         let seen = self.slurm.observation();
         for turn in 0.. {
@@ -106,7 +106,7 @@ impl World {
         orders
     }
 
-    fn rounds(&mut self, count: usize) -> Vec<Order> {
+    fn rounds(&mut self, count: usize) -> Vec<SlurmCall> {
         (0..count).flat_map(|_| self.round()).collect()
     }
 
@@ -154,7 +154,7 @@ fn a_job_is_taken_started_and_ended() {
     let id = world.sbatch(&format!("{RING};worker.requested=8;worker.min=8"));
     let foreign = world.slurm.sbatch("other", "mine", 0, 0);
     let orders = world.rounds(3);
-    let [Order { id: first, action: Action::Update(update) }] = &orders[..] else { panic!("{orders:?}") };
+    let [SlurmCall { id: first, action: Action::Update(update) }] = &orders[..] else { panic!("{orders:?}") };
     assert_eq!((*first, update.purpose, update.nodes), (id, Purpose::Start, Some((2, 2))));
     assert!(!orders[0].gives_nothing());
     assert_eq!((update.tasks, update.tasks_per_node, update.cpus_per_task), (Some(8), Some(4), Some(2)));
@@ -176,7 +176,7 @@ fn workers_and_parameter_servers_share_each_node_equally() {
     let mut world = World::new(4, 2, "fifo");
     let id = world.sbatch(&format!("{SERVERS};worker.requested=4;worker.min=4;server.requested=2;server.min=2"));
     let orders = world.rounds(3);
-    let [Order { action: Action::Update(update), .. }] = &orders[..] else { panic!("{orders:?}") };
+    let [SlurmCall { action: Action::Update(update), .. }] = &orders[..] else { panic!("{orders:?}") };
     // Two workers of 4 CPUs and a parameter server of 2 on each of two nodes: in tasks of 2 CPUs.
     assert_eq!((update.nodes, update.tasks_per_node, update.cpus_per_task), (Some((2, 2)), Some(5), Some(2)));
     assert_eq!((update.cpus, update.tres_per_node.as_deref()), (Some(20), Some("gres:gpu:2")));
@@ -190,8 +190,8 @@ fn the_components_of_a_heterogeneous_job_are_one_job() {
     let id = world.sbatch_het(comment, 3);
     let orders = world.rounds(3);
     let [
-        Order { id: first, action: Action::Update(of_servers) },
-        Order { id: last, action: Action::Update(of_workers) },
+        SlurmCall { id: first, action: Action::Update(of_servers) },
+        SlurmCall { id: last, action: Action::Update(of_workers) },
     ] = &orders[..]
     else {
         panic!("{orders:?}")
@@ -215,7 +215,7 @@ fn the_components_of_a_heterogeneous_job_are_one_job() {
     // It is requeued as a whole, and held as a whole.
     world.apply(Event::JobHeld { job: core, held: true });
     let orders = world.rounds(40);
-    assert!(matches!(&orders[0], Order { id: leader, action: Action::Requeue } if *leader == id), "{orders:?}");
+    assert!(matches!(&orders[0], SlurmCall { id: leader, action: Action::Requeue } if *leader == id), "{orders:?}");
     let holds: Vec<u32> = orders[1..].iter().map(|order| order.id).collect();
     assert_eq!(holds, [id + 1, id], "{orders:?}");
     world.apply(Event::JobHeld { job: core, held: false });
@@ -270,7 +270,7 @@ fn leases_are_renewed_at_half_life_and_never_before_the_owners_begin() {
     world.rounds(3);
     world.agrees(first).unwrap();
     let orders = world.rounds(300);
-    let holds: Vec<&Order> = orders.iter().filter(|order| order.id == waiting).collect();
+    let holds: Vec<&SlurmCall> = orders.iter().filter(|order| order.id == waiting).collect();
     assert!((5..=7).contains(&holds.len()), "a renewal each 50 s: {holds:?}");
     assert!(orders.iter().all(|order| order.id == waiting), "{orders:?}");
     assert!(world.slurm.jobs[&waiting].admin_comment.contains("why="), "{:?}", world.slurm.jobs[&waiting]);
@@ -291,12 +291,12 @@ fn a_new_shape_is_a_requeue_and_one_update() {
     let mut world = World::new(2, 4, "optimus");
     let ids = [0, 1, 2].map(|_| world.sbatch(&format!("{RING};worker.max=4")));
     let orders = world.rounds(400);
-    let mut by_job: BTreeMap<u32, Vec<&Order>> = BTreeMap::new();
+    let mut by_job: BTreeMap<u32, Vec<&SlurmCall>> = BTreeMap::new();
     orders.iter().for_each(|order| by_job.entry(order.id).or_default().push(order));
     for orders in by_job.values() {
         for pair in orders.windows(2) {
             let starts =
-                |order: &Order| matches!(&order.action, Action::Update(update) if update.purpose == Purpose::Start);
+                |order: &SlurmCall| matches!(&order.action, Action::Update(update) if update.purpose == Purpose::Start);
             assert!(!(starts(pair[0]) && starts(pair[1])), "{pair:?}");
         }
     }
@@ -330,7 +330,7 @@ fn a_pause_hands_jobs_back_as_they_were_submitted() {
     world.rounds(3);
     world.apply(Event::ModeSet(Mode::Paused));
     let orders = world.rounds(3);
-    let [Order { id, action: Action::Update(update) }] = &orders[..] else { panic!("{orders:?}") };
+    let [SlurmCall { id, action: Action::Update(update) }] = &orders[..] else { panic!("{orders:?}") };
     assert_eq!((*id, update.purpose, update.nodes), (two, Purpose::Release, None));
     assert!(orders[0].gives_nothing(), "it goes out even where the journal can't be written");
     assert_eq!(world.slurm.jobs[&one].phase(), JobPhase::Running);
@@ -355,7 +355,7 @@ fn a_new_agent_finds_everything_as_it_was() {
     world.translator = Translator::new(world.config.clone());
     let orders = world.rounds(5);
     // Only why one waits is said anew.
-    let holds = |order: &Order| matches!(&order.action, Action::Update(update) if update.purpose == Purpose::Hold);
+    let holds = |order: &SlurmCall| matches!(&order.action, Action::Update(update) if update.purpose == Purpose::Hold);
     assert!(orders.iter().all(holds), "{orders:?}");
     // It doesn't: running jobs aren't stopped before it has decided about them.
     world.translator = Translator::new(world.config.clone());
@@ -394,7 +394,7 @@ fn a_finished_training_that_does_not_end_is_ended() {
     let job = world.core(id);
     world.apply(Event::JobEnded { job, end: trainmaster_core::End::Completed });
     let orders = world.rounds(6);
-    assert!(matches!(&orders[..], [Order { action: Action::Cancel, .. }]), "{orders:?}");
+    assert!(matches!(&orders[..], [SlurmCall { action: Action::Cancel, .. }]), "{orders:?}");
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn a_finished_training_is_not_taken_anew_by_a_new_agent() {
     world.apply(Event::JobEnded { job, end: trainmaster_core::End::Completed });
     world.translator = Translator::new(world.config.clone());
     let orders = world.rounds(6);
-    assert!(matches!(&orders[..], [Order { action: Action::Cancel, .. }]), "{orders:?}");
+    assert!(matches!(&orders[..], [SlurmCall { action: Action::Cancel, .. }]), "{orders:?}");
     assert!(world.scheduler.state().jobs.is_empty(), "it was taken a second time");
 }
 

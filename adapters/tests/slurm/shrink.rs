@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trainmaster_adapters::slurm::{
     Translator,
-    order::{Action, Order, Purpose},
+    order::{Action, Purpose, SlurmCall},
 };
 use trainmaster_core::{Allocation, Scheduler, Span, Verdict, engine::Engine, testing::Scripted};
 
@@ -25,8 +25,8 @@ fn world(script: Vec<Vec<u32>>) -> (World, u32) {
     (world, id)
 }
 
-fn purposes(orders: &[Order]) -> Vec<Option<Purpose>> {
-    let purpose = |order: &Order| match &order.action {
+fn purposes(orders: &[SlurmCall]) -> Vec<Option<Purpose>> {
+    let purpose = |order: &SlurmCall| match &order.action {
         Action::Update(update) => Some(update.purpose),
         Action::Requeue | Action::Cancel => None,
     };

@@ -19,7 +19,7 @@ use super::{
         wire::{self, ApplicationState, ContainerState},
     },
     labels::Expected,
-    order::{Action, Order},
+    order::{Action, ApplicationPlan},
 };
 
 /// An application that the ResourceManager doesn't tell of for so long is no more.
@@ -74,7 +74,7 @@ pub(super) struct App {
     pub(super) tenant: String,
     /// When the daemon may be asked (again).
     pub(super) ask_at: Duration,
-    pub(super) order: Option<Order>,
+    pub(super) order: Option<ApplicationPlan>,
     /// The newest decision that named it: refusals are of this one.
     pub(super) decision: u64,
     /// A plan has named it since it is this job.
@@ -236,7 +236,7 @@ impl App {
     }
 
     /// Takes over a plan.
-    pub(super) fn plan(&mut self, now: Duration, order: Order) {
+    pub(super) fn plan(&mut self, now: Duration, order: ApplicationPlan) {
         if order.action == Action::Run {
             self.basis = Some((order.incarnation, order.slots.clone()));
         }
@@ -306,7 +306,7 @@ impl App {
 
     /// Why its plan can't be carried out, if it can't: its ApplicationMaster or containers don't come.
     pub(super) fn overdue(&mut self, now: Duration, nodes: &Nodes, config: &Config) -> Option<Refusal> {
-        let runs = |order: &&Order| order.action == Action::Run;
+        let runs = |order: &&ApplicationPlan| order.action == Action::Run;
         let order = self.order.as_ref().filter(runs).filter(|_| self.refused.is_none() && self.end.is_none())?;
         let row = self.row.as_ref()?;
         if row.state() == ApplicationState::Pending {
@@ -401,18 +401,18 @@ fn leaving(held: &BTreeMap<SlotId, Held<'_>>) -> ObservedPhase {
     if held.is_empty() { ObservedPhase::Stopped } else { ObservedPhase::Stopping }
 }
 
-fn runs(held: &Held<'_>, order: &Order) -> bool {
+fn runs(held: &Held<'_>, order: &ApplicationPlan) -> bool {
     held.incarnation == order.incarnation && held.state == ContainerState::Running
 }
 
 /// Whether each role of a run has what is asked.
-fn has_roles(order: &Order, mut has: impl FnMut(Role) -> bool) -> bool {
+fn has_roles(order: &ApplicationPlan, mut has: impl FnMut(Role) -> bool) -> bool {
     let planned = |role| order.slots.keys().any(|planned| planned.role == role);
     [Role::Worker, Role::Server].into_iter().all(|role| !planned(role) || has(role))
 }
 
 /// A slot without a container: whether that was asked for, and what would be free there.
-fn describe(row: &wire::Application, order: &Order, nodes: &Nodes, slot: SlotId, server: &str) -> String {
+fn describe(row: &wire::Application, order: &ApplicationPlan, nodes: &Nodes, slot: SlotId, server: &str) -> String {
     let id = AllocationRequest::new(order.incarnation, slot).map(AllocationRequest::id).ok();
     let asked = row.requests.iter().any(|request| Some(request.allocation_request) == id && request.count > 0);
     let asked = if asked { "asked for" } else { "not asked for" };

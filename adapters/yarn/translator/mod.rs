@@ -18,13 +18,13 @@ use std::{
 };
 
 use trainmaster_core::{JobSpec, Role};
-use trainmaster_manager::{self as manager, Answer, Follower, Follows, Named, Snapshot, Taken};
+use trainmaster_manager::{self as manager, Follower, Follows, Named, PlanAnswer, Snapshot, Taken};
 use trainmaster_proto::{spec_from_job, v1};
 
 pub(crate) use self::orders::alone;
 use self::{
     app::{App, End, Link, Refusal},
-    order::{Action, Order},
+    order::{Action, ApplicationPlan},
 };
 use super::{
     amounts,
@@ -49,13 +49,13 @@ const NO_QUEUE: &str = "default";
 
 /// What there is to ask of the daemon, and to say.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Step {
+pub(crate) struct Requests {
     /// Applications, each with the job that it is, in the order of their submission; no more until all of them are
     /// answered.
     pub(crate) submit: Vec<(String, JobSpec)>,
     pub(crate) cancel: Vec<u64>,
     /// Plans that can't be carried out, with the decisions that brought them.
-    pub(crate) refused: Vec<(u64, Answer)>,
+    pub(crate) refused: Vec<(u64, PlanAnswer)>,
     /// The daemon is to tell which jobs it has and what they are, since YARN doesn't.
     pub(crate) look_up: bool,
 }
@@ -128,7 +128,7 @@ impl Translator {
     }
 
     /// Takes a plan over. Returns answers for the jobs that it changes.
-    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+    pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.follow(now, plan)
     }
 
@@ -320,14 +320,14 @@ impl Translator {
     }
 
     /// What is to be done now. O(applications + slots).
-    pub(crate) fn step(&mut self, now: Duration) -> Step {
-        let mut step = Step::default();
+    pub(crate) fn step(&mut self, now: Duration) -> Requests {
+        let mut step = Requests::default();
         let is_asking = self.apps.values().any(|app| app.link == Link::Asked);
         for (id, app) in &mut self.apps {
             if let Some(Refusal { cause, retry_after }) = app.overdue(now, &self.nodes, &self.config) {
                 app.refused = Some(cause.clone());
                 let job = app.job().expect("only jobs have plans");
-                step.refused.push((app.decision, Answer { retry_after, ..Answer::refused(job, cause) }));
+                step.refused.push((app.decision, PlanAnswer { retry_after, ..PlanAnswer::refused(job, cause) }));
             }
             let over = app.end.is_some() || app.row.is_none();
             if self.synced && !is_asking && app.link == Link::None && !over && now >= app.ask_at {
@@ -335,7 +335,8 @@ impl Translator {
                 step.submit.push((id.clone(), spec.clone()));
                 app.link = Link::Asked;
             }
-            let killed = matches!(app.end, Some(End::Killed(_))) && !app.order.as_ref().is_some_and(Order::ends);
+            let killed =
+                matches!(app.end, Some(End::Killed(_))) && !app.order.as_ref().is_some_and(ApplicationPlan::ends);
             if let Some(job) = app.job().filter(|_| killed && self.synced && !app.cancelling) {
                 app.cancelling = true;
                 step.cancel.push(job);
@@ -452,7 +453,7 @@ impl Follows for Translator {
         };
         app.decision = named.decision;
         app.listed = true;
-        match order.and_then(Order::of) {
+        match order.and_then(ApplicationPlan::of) {
             Err(cause) => Taken::Refused(cause),
             Ok(order) if app.order.as_ref() == Some(&order) && app.refused.is_none() => Taken::Same,
             Ok(order) => {

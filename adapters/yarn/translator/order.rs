@@ -8,7 +8,7 @@ use super::super::slots::AllocationRequest;
 
 /// What is to become of a job.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Order {
+pub(super) struct ApplicationPlan {
     pub(super) name: String,
     pub(super) action: Action,
     pub(super) incarnation: u32,
@@ -34,7 +34,7 @@ pub(super) enum Action {
     },
 }
 
-impl Order {
+impl ApplicationPlan {
     /// As the scheduler has it.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ mod tests {
         let of = |incarnation, index| {
             let slot = v1::Slot { index, server: "a".into(), ..v1::Slot::default() };
             let plan = v1::JobPlan { job: 7, incarnation, slots: vec![slot], ..v1::JobPlan::default() };
-            Order::of(manager::Order::read(plan, |_| Some(None)).unwrap())
+            ApplicationPlan::of(manager::Order::read(plan, |_| Some(None)).unwrap())
         };
         assert_eq!(of(1, 3).unwrap().slots.len(), 1);
         assert!(of(0, 3).unwrap_err().contains("incarnation 0"));

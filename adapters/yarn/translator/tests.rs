@@ -121,14 +121,14 @@ impl World {
     }
 
     /// A second passes.
-    fn look(&mut self) -> Step {
+    fn look(&mut self) -> Requests {
         self.second += 1;
         self.translator.see(self.now(), self.cluster.clone());
         self.translator.step(self.now())
     }
 
-    fn look_for(&mut self, seconds: u64) -> Step {
-        let mut all = Step::default();
+    fn look_for(&mut self, seconds: u64) -> Requests {
+        let mut all = Requests::default();
         for _ in 0..seconds {
             let step = self.look();
             all.submit.extend(step.submit);
@@ -142,13 +142,13 @@ impl World {
         self.translator.submitted(self.now(), &app(number), answer);
     }
 
-    fn plan(&mut self, full: bool, jobs: Vec<JobPlan>) -> Vec<Answer> {
+    fn plan(&mut self, full: bool, jobs: Vec<JobPlan>) -> Vec<PlanAnswer> {
         self.decision += 1;
         let plan = Plan { term: 3, decision: self.decision, ttl_ms: 60_000, jobs, full };
         self.translator.plan(self.now(), plan)
     }
 
-    fn run(&mut self, incarnation: u32, slots: &[(Role, u32, &str)]) -> Vec<Answer> {
+    fn run(&mut self, incarnation: u32, slots: &[(Role, u32, &str)]) -> Vec<PlanAnswer> {
         self.plan(false, vec![run(7, incarnation, slots)])
     }
 
@@ -209,13 +209,13 @@ fn other(action: v1::Action, reason: &str) -> JobPlan {
 
 const W: Role = Role::Worker;
 const P: Role = Role::Server;
-const ACCEPTED: &[Answer] = &[Answer { job: 7, refused: None, retry_after: None }];
+const ACCEPTED: &[PlanAnswer] = &[PlanAnswer { job: 7, refused: None, retry_after: None }];
 
 #[test]
 fn an_application_is_submitted_runs_and_ends() {
     let mut world = World::new("");
     world.submit(1, JOB);
-    assert_eq!(world.look(), Step::default(), "not before it is known which jobs there are");
+    assert_eq!(world.look(), Requests::default(), "not before it is known which jobs there are");
     assert_eq!(world.translator.bridge_plan(world.now(), CLOCK), Err(NoPlan));
     assert_eq!(world.translator.orders(world.now(), &app(1)), Err(NoPlan));
 
@@ -223,7 +223,7 @@ fn an_application_is_submitted_runs_and_ends() {
     let step = world.look();
     let (id, spec) = &step.submit[0];
     assert_eq!((id, spec.name.as_str(), spec.tenant.as_str(), spec.queue.as_str()), (&app(1), "mnist", "alice", "dl"));
-    assert_eq!(world.look(), Step::default(), "once");
+    assert_eq!(world.look(), Requests::default(), "once");
     let (action, slots, reason) = world.enforced_for(1);
     assert_eq!((action, slots, reason.contains("being asked")), (wire::Action::Hold, vec![], true));
     assert_eq!(world.orders(1).standing(), Standing::Wait);
@@ -292,7 +292,7 @@ fn what_fails_and_what_is_killed_is_told() {
     world.plan(false, vec![other(v1::Action::Stop, "cancelled")]);
     assert_eq!(world.seen(7), (ObservedPhase::Stopped, 1, vec![]), "which is news: what was issued is free");
     world.translator.cancel_failed(7);
-    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.look(), Requests::default());
 
     // What the scheduler rejected was killed for that.
     let mut world = World::with_job("", JOB);
@@ -300,7 +300,7 @@ fn what_fails_and_what_is_killed_is_told() {
     assert_eq!(world.enforced_for(1), (wire::Action::Kill, vec![], "not worth it".into()));
     world.app(1).set_state(ApplicationState::Killed);
     world.app(1).diagnostics = "not worth it".into();
-    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.look(), Requests::default());
     assert_eq!(world.seen(7).0, ObservedPhase::Failed);
 }
 
@@ -325,7 +325,7 @@ fn a_job_file_that_is_told_later_is_read_then() {
     world.plan(true, vec![]);
     world.submit(1, "");
     world.app(1).untold = true;
-    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.look(), Requests::default());
     let (action, _, reason) = world.enforced_for(1);
     assert!(action == wire::Action::Hold && reason.contains("too long together"), "{reason}");
     assert_eq!(world.orders(1).standing(), Standing::Wait);
@@ -357,7 +357,7 @@ fn what_cant_be_a_job_is_killed_with_the_reason() {
     assert_eq!(world.look().submit.len(), 1, "again, a second later");
     world.answer(3, Submitted::NameTaken("taken as well".into()));
     assert_eq!(world.enforced_for(3).2, "taken as well");
-    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.look(), Requests::default());
     world.cluster.applications.clear();
     world.look();
     assert!(world.translator.apps.is_empty());
@@ -372,7 +372,7 @@ fn a_new_start_knows_its_jobs_from_plans_alone() {
     world.look();
     assert_eq!(world.server("a").foreign["gpu"], 1000, "whose it is isn't known yet");
     world.plan(true, vec![run(7, 1, &[(W, 0, "a")])]);
-    assert_eq!(world.look(), Step::default(), "it isn't submitted again");
+    assert_eq!(world.look(), Requests::default(), "it isn't submitted again");
     assert_eq!(world.seen(7), (ObservedPhase::Running, 1, vec![(0, "a".into())]));
     assert_eq!(world.server("a").foreign.get("gpu"), None);
 
@@ -395,7 +395,7 @@ fn the_first_picture_knows_whose_containers_are_whose() {
     world.translator.learn(world.now(), vec![known(7, 1), known(8, 9)]);
     assert_eq!(world.seen(7), (ObservedPhase::Running, 2, vec![(0, "a".into())]));
     assert_eq!(world.server("a").foreign.get("gpu"), None);
-    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.look(), Requests::default());
     // One that isn't told of was forgotten by a ResourceManager that was started anew.
     world.look_for(30);
     assert_eq!(world.seen(8).0, ObservedPhase::Failed);
@@ -419,7 +419,7 @@ fn a_daemon_that_lost_its_state_gives_numbers_anew() {
 fn a_job_that_was_just_submitted_isnt_missed_in_an_older_plan() {
     let mut world = World::with_job("", JOB);
     world.plan(true, vec![]);
-    assert_eq!(world.look(), Step::default());
+    assert_eq!(world.look(), Requests::default());
     assert_eq!(world.orders(1).job, 7);
     // Jobs of other managers and of nobody are none of ours.
     let stranger = JobPlan { external: None, ..run(9, 1, &[(W, 0, "a")]) };
@@ -487,7 +487,7 @@ fn slots_without_containers_are_refused_with_numbers() {
     ] {
         assert!(cause.contains(part), "{cause}");
     }
-    assert_eq!(world.look_for(20), Step::default(), "once");
+    assert_eq!(world.look_for(20), Requests::default(), "once");
     // Workers alone can't go on.
     let (action, slots, reason) = world.enforced_for(1);
     assert_eq!((action, slots.len(), reason == cause), (wire::Action::Hold, 0, true));
@@ -649,7 +649,7 @@ fn a_resource_manager_that_restarts_loses_nothing() {
     world.cluster.nodes.clear();
     world.app(1).containers.clear();
     world.app(1).set_state(ApplicationState::Pending);
-    assert_eq!(world.look_for(40), Step::default());
+    assert_eq!(world.look_for(40), Requests::default());
     assert_eq!((world.seen(7), world.orders(1)), (before.clone(), orders.clone()));
     assert_eq!(world.enforced_for(1).1.len(), 2);
     // One comes back with its container, a moment later; the other one has lost it.
@@ -727,7 +727,7 @@ fn what_began_alone_goes_on_until_it_is_decided_about() {
     world.run(1, &[(W, 0, "a"), (W, 1, "b")]);
     assert_eq!(world.enforced_for(1).1.len(), 2);
     assert_eq!((world.orders(1).incarnation, world.seen(7).0), (1, ObservedPhase::Stopping));
-    assert_eq!(world.look_for(60), Step::default());
+    assert_eq!(world.look_for(60), Requests::default());
     world.clear(1);
     assert_eq!(world.look_for(31).refused.len(), 1);
 }
@@ -754,7 +754,7 @@ fn garbage_is_ignored_and_nothing_lost() {
         world.app(1).containers.push(container);
     }
     let step = world.look();
-    assert_eq!((step, world.seen(7)), (Step::default(), before));
+    assert_eq!((step, world.seen(7)), (Requests::default(), before));
     assert_eq!((world.server("b").capacity.get("memory"), world.server("b").capacity["gpu"]), (None, 1000));
     assert_eq!(world.server("a").capacity["memory"], 8192, "the first one counts");
     assert_eq!(world.orders(1).standing(), Standing::Run);
@@ -783,7 +783,7 @@ fn known(job: u64, number: u32, incarnation: u32, slots: &[(Role, u32, &str)]) -
 
 impl World {
     /// A second passes for one that is told by the REST API.
-    fn look_at_roles(&mut self) -> Step {
+    fn look_at_roles(&mut self) -> Requests {
         self.second += 1;
         let containers = self.cluster.applications.iter().flat_map(|app| &app.containers);
         let roles = containers.map(|held| (held.id.clone(), W)).collect();

@@ -2,7 +2,7 @@
 
 use trainmaster_core::{
     journal::Record,
-    replay::{Replay, Step},
+    replay::{Replay, Replayed},
     sim::Host,
 };
 
@@ -23,9 +23,9 @@ pub fn verify(records: &[Record]) -> (u32, u32, u32) {
     let mut counts = (0, 0, 0);
     for record in &records[1..] {
         match replay.step(record).unwrap() {
-            Step::Decided(Ok(_)) => counts.0 += 1,
-            Step::Decided(Err(_)) => counts.1 += 1,
-            Step::Snapshot { follows: false } => counts.2 += 1,
+            Replayed::Decided(Ok(_)) => counts.0 += 1,
+            Replayed::Decided(Err(_)) => counts.1 += 1,
+            Replayed::Snapshot { follows: false } => counts.2 += 1,
             _ => {}
         }
     }

@@ -533,8 +533,8 @@ pub fn check_journal(trace: &Trace) {
             continue;
         };
         match replay.step(&record).unwrap() {
-            replay::Step::Decided(Err(difference)) => panic!("{difference:?}"),
-            replay::Step::Snapshot { follows } => assert!(follows, "a snapshot is not what led to it"),
+            replay::Replayed::Decided(Err(difference)) => panic!("{difference:?}"),
+            replay::Replayed::Snapshot { follows } => assert!(follows, "a snapshot is not what led to it"),
             _ => {}
         }
         recorder.take(&record).unwrap();

@@ -67,7 +67,7 @@ impl Batches {
     pub fn micro_shard(&self, step: u64, shard: u64) -> impl Iterator<Item = u64> + use<> {
         let first = (step % self.steps_per_epoch()) * self.batch;
         let (start, end) = (shard * self.micro(), ((shard + 1) * self.micro()).min(self.length(step)));
-        let order = Order::new(self.examples, self.seed, step / self.steps_per_epoch());
+        let order = Permutation::new(self.examples, self.seed, step / self.steps_per_epoch());
         (first + start..first + end).map(move |position| order.at(position))
     }
 
@@ -81,18 +81,18 @@ impl Batches {
 
 /// The examples at some positions of an epoch's order of `0..examples`.
 pub(crate) fn permuted(examples: u64, seed: u64, epoch: u64, places: Range<u64>) -> impl Iterator<Item = u64> {
-    let order = Order::new(examples, seed, epoch);
+    let order = Permutation::new(examples, seed, epoch);
     places.map(move |place| order.at(place))
 }
 
 /// A permutation of 0..examples.
-struct Order {
+struct Permutation {
     examples: u64,
     half_bits: u32,
     keys: [u64; 4],
 }
 
-impl Order {
+impl Permutation {
     fn new(examples: u64, seed: u64, epoch: u64) -> Self {
         let bits = 64 - examples.saturating_sub(1).leading_zeros();
         let base = mix(seed ^ mix(epoch));

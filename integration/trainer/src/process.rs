@@ -15,7 +15,7 @@ use trainmaster_proto::v1::{Assignment, AssignmentPhase};
 
 use crate::{
     args::{Mode, SlotArgs},
-    chief::{Chief, Verdict},
+    chief::{Chief, FinalOrder},
     chunks::Orders,
     exit,
     feed::{Caller, Feed, News},
@@ -70,7 +70,7 @@ struct Part {
     chief: Option<Chief>,
 }
 
-const LEAVE_QUIETLY: Verdict = Verdict { code: exit::DONE, checkpoint_step: 0, checkpoint_ms: 0.0 };
+const LEAVE_QUIETLY: FinalOrder = FinalOrder { code: exit::DONE, checkpoint_step: 0, checkpoint_ms: 0.0 };
 
 impl Process {
     /// Listens, and connects to the feed. `begun`: start of the program.
@@ -189,7 +189,7 @@ impl Process {
         self.chief_gone.map(|since| since + patience)
     }
 
-    fn handle(&mut self, event: Event) -> Result<Option<Verdict>> {
+    fn handle(&mut self, event: Event) -> Result<Option<FinalOrder>> {
         match event {
             Event::Up(_) | Event::Down(_) | Event::Message(..) if self.part.is_none() => self.early.push(event),
             Event::Woken => {
@@ -208,7 +208,7 @@ impl Process {
             }
             Event::Abandoned => bail!("the thread that talks to the feed has died"),
             Event::Message(_, Message::Finish { code, checkpoint_step, checkpoint_ms }) => {
-                return Ok(Some(Verdict { code, checkpoint_step, checkpoint_ms }));
+                return Ok(Some(FinalOrder { code, checkpoint_step, checkpoint_ms }));
             }
             Event::Message(from, message) => self.told(from, message),
             Event::Up(peer) => self.up(peer),
@@ -218,7 +218,7 @@ impl Process {
         Ok(self.part.as_ref().and_then(|part| part.chief.as_ref()).and_then(Chief::verdict))
     }
 
-    fn tick(&mut self) -> Option<Verdict> {
+    fn tick(&mut self) -> Option<FinalOrder> {
         let now = Instant::now();
         if let Some(part) = &mut self.part {
             part.node.tick(&mut self.net);
@@ -236,7 +236,7 @@ impl Process {
                 (None, false) => exit::CHIEF_LOST,
             };
             warn!(code, "the chief is gone; leaving");
-            return Some(Verdict { code, ..LEAVE_QUIETLY });
+            return Some(FinalOrder { code, ..LEAVE_QUIETLY });
         }
         if self.stop_by.is_some_and(|by| by <= now) {
             warn!("was told to stop, and the chief has not let go; leaving");
@@ -245,7 +245,7 @@ impl Process {
         None
     }
 
-    fn heard(&mut self, news: News) -> Result<Option<Verdict>> {
+    fn heard(&mut self, news: News) -> Result<Option<FinalOrder>> {
         match news {
             News::Assigned(assignment) => self.assigned(&assignment),
             News::Terminate => {
@@ -267,13 +267,13 @@ impl Process {
                     }
                     // The chief decides, if there is one.
                     Some(_) if self.chief_gone.is_none() => Ok(None),
-                    _ => Ok(Some(Verdict { code: exit::ORPHANED, ..LEAVE_QUIETLY })),
+                    _ => Ok(Some(FinalOrder { code: exit::ORPHANED, ..LEAVE_QUIETLY })),
                 }
             }
         }
     }
 
-    fn assigned(&mut self, assignment: &Assignment) -> Result<Option<Verdict>> {
+    fn assigned(&mut self, assignment: &Assignment) -> Result<Option<FinalOrder>> {
         let grace = Duration::from_millis(assignment.grace_ms.max(0) as u64);
         if assignment.incarnation != self.slot.incarnation {
             info!(now = assignment.incarnation, ours = self.slot.incarnation, "this incarnation is over");
@@ -347,7 +347,7 @@ impl Process {
     }
 
     /// `all`: the whole job stops, not only this process.
-    fn stop(&mut self, grace: Duration, all: bool) -> Option<Verdict> {
+    fn stop(&mut self, grace: Duration, all: bool) -> Option<FinalOrder> {
         match &mut self.part {
             Some(Part { chief: Some(chief), .. }) => {
                 chief.stop(exit::DONE, grace, &mut self.net, &self.feed);
@@ -418,8 +418,8 @@ impl Process {
         }
     }
 
-    fn leave(mut self, verdict: Verdict) -> u8 {
-        let Verdict { code, checkpoint_step, checkpoint_ms } = verdict;
+    fn leave(mut self, verdict: FinalOrder) -> u8 {
+        let FinalOrder { code, checkpoint_step, checkpoint_ms } = verdict;
         self.feed.acknowledge(self.revision, true, checkpoint_step, checkpoint_ms.into());
         let is_chief = self.part.as_ref().is_some_and(|part| part.chief.is_some());
         // Closing first could discard messages that peers haven't read yet, so the chief waits for them.

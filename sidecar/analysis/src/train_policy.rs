@@ -127,7 +127,7 @@ pub fn run(args: &TrainPolicyArgs, output: Output) -> Result<(), Failure> {
     fs::write(&args.out, trained.policy.to_toml())?;
     let picture = args.out.with_extension("svg");
     draw(&trained, &picture).map_err(|problem| Failure::refused(format!("{}: {problem}", picture.display())))?;
-    output.show(&Answer {
+    output.show(&Summary {
         engine,
         file: args.out.display().to_string(),
         picture: picture.display().to_string(),
@@ -153,7 +153,7 @@ fn bar(episodes: u64) -> ProgressBar {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct Summary<'a> {
     engine: &'static str,
     file: String,
     picture: String,
@@ -166,7 +166,7 @@ struct Answer<'a> {
     trained: &'a Trained,
 }
 
-impl Show for Answer<'_> {
+impl Show for Summary<'_> {
     fn text(&self, paper: &Paper) -> String {
         let Trained { seeds, par, shown, agreed, best_step, policy_means, heuristic_means, .. } = self.trained;
         let numbers = ["reward", "mean JCT", "deadlines", "traffic", "accuracies", "accuracy"];

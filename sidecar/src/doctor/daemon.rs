@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use trainmaster_core::Span;
-use trainmaster_manager::Verdict;
+use trainmaster_manager::Health;
 use trainmaster_proto::v1::{SchedulingMode, StatusReply, StatusRequest};
 use trainmaster_terminal::{
     client::{Daemon, ServerArgs},
@@ -39,7 +39,7 @@ pub(super) async fn examine(server: &ServerArgs) -> (Vec<Found>, Option<Theirs>)
             let theirs = Theirs { state_dir: status.state_dir.into(), adapters: status.adapters };
             (found, Some(theirs).filter(|theirs| !theirs.state_dir.as_os_str().is_empty()))
         }
-        Err(failure) => (vec![Found::new("daemon", "answers", Verdict::Bad, failure.to_string())], None),
+        Err(failure) => (vec![Found::new("daemon", "answers", Health::Bad, failure.to_string())], None),
     }
 }
 
@@ -47,38 +47,38 @@ fn judge(address: &str, status: &StatusReply) -> Vec<Found> {
     let found = |check, verdict, detail: String| Found::new("daemon", check, verdict, detail);
     let own = env!("CARGO_PKG_VERSION");
     let version = match &*status.version {
-        theirs if theirs == own => found("version", Verdict::Good, own.into()),
-        theirs => found("version", Verdict::Doubtful, format!("{theirs}, this program is {own}; use one version")),
+        theirs if theirs == own => found("version", Health::Good, own.into()),
+        theirs => found("version", Health::Doubtful, format!("{theirs}, this program is {own}; use one version")),
     };
     let journal = match &*status.journal_error {
-        "" => found("journal", Verdict::Good, "written".into()),
+        "" => found("journal", Health::Good, "written".into()),
         error => {
             let why = error.strip_prefix("journal ").unwrap_or(error);
-            found("journal", Verdict::Bad, format!("{why}; so nothing is acknowledged: free space"))
+            found("journal", Health::Bad, format!("{why}; so nothing is acknowledged: free space"))
         }
     };
     let mode = match status.mode() {
-        SchedulingMode::Active => found("mode", Verdict::Good, "active".into()),
-        SchedulingMode::Shadow => found("mode", Verdict::Doubtful, "shadow: decisions aren't carried out".into()),
-        SchedulingMode::Paused => found("mode", Verdict::Doubtful, "paused: nothing is decided".into()),
+        SchedulingMode::Active => found("mode", Health::Good, "active".into()),
+        SchedulingMode::Shadow => found("mode", Health::Doubtful, "shadow: decisions aren't carried out".into()),
+        SchedulingMode::Paused => found("mode", Health::Doubtful, "paused: nothing is decided".into()),
     };
     let managers = match &status.managers[..] {
-        [] => found("managers", Verdict::Bad, "none attached, so no job can run; start one (--adapter)".into()),
-        names => found("managers", Verdict::Good, names.join(", ")),
+        [] => found("managers", Health::Bad, "none attached, so no job can run; start one (--adapter)".into()),
+        names => found("managers", Health::Good, names.join(", ")),
     };
     let servers = match status.servers {
-        0 => found("servers", Verdict::Bad, "none reported by any manager".into()),
-        count => found("servers", Verdict::Good, count.to_string()),
+        0 => found("servers", Health::Bad, "none reported by any manager".into()),
+        count => found("servers", Health::Good, count.to_string()),
     };
     let log = match status.log_lines_dropped {
-        0 => found("log", Verdict::Good, "written".into()),
+        0 => found("log", Health::Good, "written".into()),
         lines => {
             let why = "its reader was too slow, or it couldn't be written";
-            found("log", Verdict::Doubtful, format!("{lines} lines are lost since the start: {why}"))
+            found("log", Health::Doubtful, format!("{lines} lines are lost since the start: {why}"))
         }
     };
     let mut all = vec![
-        found("answers", Verdict::Good, format!("at {address}")),
+        found("answers", Health::Good, format!("at {address}")),
         version,
         journal,
         log,
@@ -88,9 +88,9 @@ fn judge(address: &str, status: &StatusReply) -> Vec<Found> {
         servers,
     ];
     all.extend(status.certificate_ends_ms.map(|ends| certificate(left(ends))));
-    all.extend(status.open_doors.iter().map(|door| found("open door", Verdict::Doubtful, door.clone())));
+    all.extend(status.open_doors.iter().map(|door| found("open door", Health::Doubtful, door.clone())));
     if status.open_doors.is_empty() {
-        all.push(found("open doors", Verdict::Good, "none".into()));
+        all.push(found("open doors", Health::Good, "none".into()));
     }
     all
 }
@@ -100,9 +100,9 @@ fn certificate(left: Option<Span>) -> Found {
     let found = |verdict, detail| Found::new("daemon", "certificate", verdict, detail);
     let renew = "renew it, for example with `trainmaster certs init`";
     match left {
-        None => found(Verdict::Bad, format!("it has ended, and clients refuse it: {renew}")),
-        Some(left) if left < RENEW => found(Verdict::Doubtful, format!("it ends in {left}: {renew}")),
-        Some(left) => found(Verdict::Good, format!("it ends in {left}")),
+        None => found(Health::Bad, format!("it has ended, and clients refuse it: {renew}")),
+        Some(left) if left < RENEW => found(Health::Doubtful, format!("it ends in {left}: {renew}")),
+        Some(left) => found(Health::Good, format!("it ends in {left}")),
     }
 }
 
@@ -110,16 +110,16 @@ fn decision(status: &StatusReply) -> Found {
     let found = |verdict, detail| Found::new("daemon", "decisions", verdict, detail);
     if !status.fallback.is_empty() {
         let detail = format!("{} failed: {} decides; see the daemon's log", status.engine, status.fallback);
-        return found(Verdict::Bad, detail);
+        return found(Health::Bad, detail);
     }
     match status.decision_age_ms.map(Span) {
-        None if status.jobs == 0 => found(Verdict::Good, "none yet, and no job waits for one".to_owned()),
-        None => found(Verdict::Bad, format!("none yet, with {} jobs; see the daemon's log", status.jobs)),
+        None if status.jobs == 0 => found(Health::Good, "none yet, and no job waits for one".to_owned()),
+        None => found(Health::Bad, format!("none yet, with {} jobs; see the daemon's log", status.jobs)),
         Some(age) if status.jobs > 0 && age > OLD && status.mode() != SchedulingMode::Paused => {
             let detail = format!("the last {age} ago, with {} jobs; see the daemon's log", status.jobs);
-            found(Verdict::Doubtful, detail)
+            found(Health::Doubtful, detail)
         }
-        Some(age) => found(Verdict::Good, format!("the last {age} ago")),
+        Some(age) => found(Health::Good, format!("the last {age} ago")),
     }
 }
 
@@ -127,10 +127,10 @@ fn decision(status: &StatusReply) -> Found {
 mod tests {
     use super::*;
 
-    fn worst(status: &StatusReply) -> (Verdict, &'static str) {
+    fn worst(status: &StatusReply) -> (Health, &'static str) {
         let found = judge("http://a", status);
         let worst = found.iter().max_by_key(|found| found.verdict).unwrap();
-        (worst.verdict, if worst.verdict == Verdict::Good { "" } else { worst.check })
+        (worst.verdict, if worst.verdict == Health::Good { "" } else { worst.check })
     }
 
     #[test]
@@ -143,24 +143,24 @@ mod tests {
             decision_age_ms: Some(1000),
             ..StatusReply::default()
         };
-        assert_eq!(worst(&well), (Verdict::Good, ""));
+        assert_eq!(worst(&well), (Health::Good, ""));
         let with = |change: &dyn Fn(&mut StatusReply)| {
             let mut status = well.clone();
             change(&mut status);
             worst(&status)
         };
-        assert_eq!(with(&|status| status.version = "9.9.9".into()), (Verdict::Doubtful, "version"));
-        assert_eq!(with(&|status| status.journal_error = "full".into()), (Verdict::Bad, "journal"));
-        assert_eq!(with(&|status| status.log_lines_dropped = 3), (Verdict::Doubtful, "log"));
-        assert_eq!(with(&|status| status.open_doors = vec!["no TLS".into()]), (Verdict::Doubtful, "open door"));
-        assert_eq!(with(&|status| status.certificate_ends_ms = Some(1)), (Verdict::Bad, "certificate"));
-        assert_eq!(with(&|status| status.certificate_ends_ms = Some(i64::MAX)), (Verdict::Good, ""));
-        assert_eq!(certificate(Some(Span::seconds(13 * 86_400))).verdict, Verdict::Doubtful);
-        assert_eq!(with(&|status| status.managers.clear()), (Verdict::Bad, "managers"));
-        assert_eq!(with(&|status| status.servers = 0), (Verdict::Bad, "servers"));
-        assert_eq!(with(&|status| status.decision_age_ms = None), (Verdict::Bad, "decisions"));
-        assert_eq!(with(&|status| status.decision_age_ms = Some(7_200_000)), (Verdict::Doubtful, "decisions"));
-        assert_eq!(with(&|status| status.fallback = "fifo".into()), (Verdict::Bad, "decisions"));
-        assert_eq!(with(&|status| status.set_mode(SchedulingMode::Shadow)), (Verdict::Doubtful, "mode"));
+        assert_eq!(with(&|status| status.version = "9.9.9".into()), (Health::Doubtful, "version"));
+        assert_eq!(with(&|status| status.journal_error = "full".into()), (Health::Bad, "journal"));
+        assert_eq!(with(&|status| status.log_lines_dropped = 3), (Health::Doubtful, "log"));
+        assert_eq!(with(&|status| status.open_doors = vec!["no TLS".into()]), (Health::Doubtful, "open door"));
+        assert_eq!(with(&|status| status.certificate_ends_ms = Some(1)), (Health::Bad, "certificate"));
+        assert_eq!(with(&|status| status.certificate_ends_ms = Some(i64::MAX)), (Health::Good, ""));
+        assert_eq!(certificate(Some(Span::seconds(13 * 86_400))).verdict, Health::Doubtful);
+        assert_eq!(with(&|status| status.managers.clear()), (Health::Bad, "managers"));
+        assert_eq!(with(&|status| status.servers = 0), (Health::Bad, "servers"));
+        assert_eq!(with(&|status| status.decision_age_ms = None), (Health::Bad, "decisions"));
+        assert_eq!(with(&|status| status.decision_age_ms = Some(7_200_000)), (Health::Doubtful, "decisions"));
+        assert_eq!(with(&|status| status.fallback = "fifo".into()), (Health::Bad, "decisions"));
+        assert_eq!(with(&|status| status.set_mode(SchedulingMode::Shadow)), (Health::Doubtful, "mode"));
     }
 }

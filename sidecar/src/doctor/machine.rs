@@ -10,7 +10,7 @@ use trainmaster_daemon::{
     Config,
     adapters::{chosen, launch},
 };
-use trainmaster_manager::{Check, Verdict, nearest_folder};
+use trainmaster_manager::{Check, Health, nearest_folder};
 use trainmaster_terminal::client::ServerArgs;
 
 use super::Found;
@@ -33,7 +33,7 @@ pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArg
                 found.extend((info.doctor)(&launch).into_iter().map(|check| Found::of(info.name, check)));
             }
             Err(problem) => {
-                found.push(Found::new("machine", "adapters", Verdict::Bad, format!("{:?}: {problem}", choice.name)));
+                found.push(Found::new("machine", "adapters", Health::Bad, format!("{:?}: {problem}", choice.name)));
             }
         }
     }
@@ -44,14 +44,14 @@ fn state_folder(folder: &Path, theirs: Option<&Path>) -> Found {
     let shown = folder.display();
     if theirs == Some(&*absolute(folder).unwrap_or_else(|_| folder.to_owned())) {
         // The daemon itself reports whether it can write there. It may belong to another user.
-        return Found::new("machine", "state folder", Verdict::Good, format!("{shown}, the daemon's"));
+        return Found::new("machine", "state folder", Health::Good, format!("{shown}, the daemon's"));
     }
     let mut check = Check::folder("state folder", folder);
-    if check.verdict == Verdict::Bad {
+    if check.verdict == Health::Bad {
         check.detail += "; choose --state-dir";
     }
     if let Some(theirs) = theirs {
-        check.verdict = check.verdict.max(Verdict::Doubtful);
+        check.verdict = check.verdict.max(Health::Doubtful);
         check.detail += &format!("; the daemon that answers has another, {}", theirs.display());
     }
     Found::of("machine", check)
@@ -64,12 +64,12 @@ fn disk(folder: &Path) -> Found {
             let free = disk.f_bavail.saturating_mul(disk.f_frsize);
             let detail = format!("{} MiB free for {}", free / MIB, folder.display());
             match free {
-                0..LITTLE_SPACE => found(Verdict::Bad, format!("{detail}; the journal will soon be full")),
-                LITTLE_SPACE..MUCH_SPACE => found(Verdict::Doubtful, format!("{detail}; 1 GiB is comfortable")),
-                MUCH_SPACE.. => found(Verdict::Good, detail),
+                0..LITTLE_SPACE => found(Health::Bad, format!("{detail}; the journal will soon be full")),
+                LITTLE_SPACE..MUCH_SPACE => found(Health::Doubtful, format!("{detail}; 1 GiB is comfortable")),
+                MUCH_SPACE.. => found(Health::Good, detail),
             }
         }
-        Err(error) => found(Verdict::Doubtful, format!("unknown: {error}")),
+        Err(error) => found(Health::Doubtful, format!("unknown: {error}")),
     }
 }
 
@@ -77,10 +77,10 @@ fn files() -> Found {
     let found = |verdict, detail| Found::new("machine", "open files", verdict, detail);
     match getrlimit(Resource::Nofile).current {
         Some(allowed) if allowed < MANY_FILES => {
-            found(Verdict::Doubtful, format!("{allowed} allowed; {MANY_FILES} are comfortable (ulimit -n)"))
+            found(Health::Doubtful, format!("{allowed} allowed; {MANY_FILES} are comfortable (ulimit -n)"))
         }
-        Some(allowed) => found(Verdict::Good, format!("{allowed} allowed")),
-        None => found(Verdict::Good, "no limit".into()),
+        Some(allowed) => found(Health::Good, format!("{allowed} allowed")),
+        None => found(Health::Good, "no limit".into()),
     }
 }
 
@@ -92,19 +92,19 @@ mod tests {
     fn a_missing_folder_is_checked_and_not_created() {
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("a/b");
-        assert_eq!(state_folder(&deep, None).verdict, Verdict::Good);
+        assert_eq!(state_folder(&deep, None).verdict, Health::Good);
         assert!(disk(&deep).detail.contains("free"));
         assert!(!folder.path().join("a").exists());
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(state_folder(&file.path().join("a"), None).verdict, Verdict::Bad);
+        assert_eq!(state_folder(&file.path().join("a"), None).verdict, Health::Bad);
     }
 
     #[test]
     fn another_folder_than_the_daemons_is_doubtful() {
         let folder = tempfile::tempdir().unwrap();
         let found = state_folder(folder.path(), Some(folder.path()));
-        assert!(found.verdict == Verdict::Good && found.detail.ends_with("the daemon's"), "{}", found.detail);
+        assert!(found.verdict == Health::Good && found.detail.ends_with("the daemon's"), "{}", found.detail);
         let found = state_folder(folder.path(), Some(Path::new("/elsewhere")));
-        assert!(found.verdict == Verdict::Doubtful && found.detail.contains("/elsewhere"), "{}", found.detail);
+        assert!(found.verdict == Health::Doubtful && found.detail.contains("/elsewhere"), "{}", found.detail);
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use trainmaster_daemon::{AdapterChoice, Flags};
-use trainmaster_manager::{Adapters, Check, Verdict};
+use trainmaster_manager::{Adapters, Check, Health};
 use trainmaster_terminal::{
     Failure, Mood, Output, Paper, Show,
     client::ServerArgs,
@@ -67,12 +67,12 @@ pub(crate) async fn run(
                 let folder = theirs.as_ref().map(|theirs| &*theirs.state_dir);
                 checks.extend(machine::examine(&config, folder, server));
             }
-            Err(error) => checks.push(Found::new("machine", "configuration", Verdict::Bad, error.to_string())),
+            Err(error) => checks.push(Found::new("machine", "configuration", Health::Bad, error.to_string())),
         }
     }
     let findings = Findings { checks };
     output.show(&findings)?;
-    match findings.checks.iter().filter(|found| found.verdict == Verdict::Bad).count() {
+    match findings.checks.iter().filter(|found| found.verdict == Health::Bad).count() {
         0 => Ok(()),
         1 => Err(Failure::Unwell("1 problem".into())),
         count => Err(Failure::Unwell(format!("{count} problems"))),
@@ -91,12 +91,12 @@ struct Found {
     part: &'static str,
     check: &'static str,
     #[serde(serialize_with = "verdict")]
-    verdict: Verdict,
+    verdict: Health,
     detail: String,
 }
 
 impl Found {
-    fn new(part: &'static str, check: &'static str, verdict: Verdict, detail: impl Into<String>) -> Self {
+    fn new(part: &'static str, check: &'static str, verdict: Health, detail: impl Into<String>) -> Self {
         Self { part, check, verdict, detail: detail.into() }
     }
 
@@ -105,15 +105,15 @@ impl Found {
     }
 }
 
-fn word(verdict: Verdict) -> &'static str {
+fn word(verdict: Health) -> &'static str {
     match verdict {
-        Verdict::Good => "good",
-        Verdict::Doubtful => "doubtful",
-        Verdict::Bad => "bad",
+        Health::Good => "good",
+        Health::Doubtful => "doubtful",
+        Health::Bad => "bad",
     }
 }
 
-fn verdict<S: serde::Serializer>(verdict: &Verdict, serializer: S) -> Result<S::Ok, S::Error> {
+fn verdict<S: serde::Serializer>(verdict: &Health, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(word(*verdict))
 }
 
@@ -123,9 +123,9 @@ impl Show for Findings {
             Sheet::new([Column::spare("PART", 1), Column::key("CHECK"), Column::key(""), Column::prose("FOUND")]);
         for found in &self.checks {
             let mood = match found.verdict {
-                Verdict::Good => Mood::Good,
-                Verdict::Doubtful => Mood::Doubtful,
-                Verdict::Bad => Mood::Bad,
+                Health::Good => Mood::Good,
+                Health::Doubtful => Mood::Doubtful,
+                Health::Bad => Mood::Bad,
             };
             sheet.row([
                 found.part.into(),

@@ -95,11 +95,11 @@ impl Part {
     }
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+type Reply<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl jobs_server::Jobs for Part {
-    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::SubmitReply> {
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Reply<v1::SubmitReply> {
         let job = self.admit(request)?.job.unwrap();
         if self.0.jobs.borrow().iter().any(|known| known.name == job.name) {
             return Err(Status::already_exists("a job of this name is active"));
@@ -118,7 +118,7 @@ impl jobs_server::Jobs for Part {
         Ok(Response::new(v1::SubmitReply { job: number, token, next_decision_ms: Some(LONG_AGO) }))
     }
 
-    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Answer<v1::CancelReply> {
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Reply<v1::CancelReply> {
         self.change(&self.admit(request)?.job, |job| {
             job.state = "cancelled".into();
             job.ended_ms = Some(1);
@@ -126,19 +126,19 @@ impl jobs_server::Jobs for Part {
         Ok(Response::new(v1::CancelReply::default()))
     }
 
-    async fn pause(&self, request: Request<v1::PauseRequest>) -> Answer<v1::PauseReply> {
+    async fn pause(&self, request: Request<v1::PauseRequest>) -> Reply<v1::PauseReply> {
         let v1::PauseRequest { job, resume } = self.admit(request)?;
         let reason = if resume { "resumed" } else { "held" };
         self.change(&job, |job| job.reason = reason.into())?;
         Ok(Response::new(v1::PauseReply::default()))
     }
 
-    async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListReply> {
+    async fn list(&self, request: Request<v1::ListRequest>) -> Reply<v1::ListReply> {
         let all = self.admit(request)?.all;
         Ok(Response::new(Self::list(&self.0.jobs.borrow(), all)))
     }
 
-    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::ExplainReply> {
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::ExplainReply> {
         let name = self.admit(request)?.job;
         self.change(&name, |_| {})?;
         let json = r#"{"job":1,"name":"first","findings":[
@@ -150,7 +150,7 @@ impl jobs_server::Jobs for Part {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::ListReply, Status>> + Send>>;
 
-    async fn watch(&self, request: Request<v1::ListRequest>) -> Answer<Self::WatchStream> {
+    async fn watch(&self, request: Request<v1::ListRequest>) -> Reply<Self::WatchStream> {
         let all = self.admit(request)?.all;
         let changes = WatchStream::new(self.0.jobs.subscribe()).map(move |jobs| Ok(Self::list(&jobs, all)));
         Ok(Response::new(Box::pin(changes)))
@@ -159,13 +159,13 @@ impl jobs_server::Jobs for Part {
 
 #[tonic::async_trait]
 impl admin_server::Admin for Part {
-    async fn set_mode(&self, request: Request<v1::SetModeRequest>) -> Answer<v1::SetModeReply> {
+    async fn set_mode(&self, request: Request<v1::SetModeRequest>) -> Reply<v1::SetModeReply> {
         let mode = self.admit(request)?.mode();
         let previous = std::mem::replace(&mut *self.0.mode.lock().unwrap(), mode);
         Ok(Response::new(v1::SetModeReply { previous: previous.into(), ..v1::SetModeReply::default() }))
     }
 
-    async fn dry_run(&self, request: Request<v1::DryRunRequest>) -> Answer<v1::DryRunReply> {
+    async fn dry_run(&self, request: Request<v1::DryRunRequest>) -> Reply<v1::DryRunReply> {
         let engine = self.admit(request)?.engine;
         if engine == "oracle" {
             return Err(Status::invalid_argument("engine \"oracle\" isn't known; there are optimus, fifo"));
@@ -181,7 +181,7 @@ impl admin_server::Admin for Part {
         Ok(Response::new(v1::DryRunReply { changes: vec![change], engine }))
     }
 
-    async fn status(&self, request: Request<v1::StatusRequest>) -> Answer<v1::StatusReply> {
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {
         self.admit(request)?;
         Ok(Response::new(v1::StatusReply {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -204,19 +204,19 @@ impl admin_server::Admin for Part {
         }))
     }
 
-    async fn create_token(&self, _: Request<v1::CreateTokenRequest>) -> Answer<v1::CreateTokenReply> {
+    async fn create_token(&self, _: Request<v1::CreateTokenRequest>) -> Reply<v1::CreateTokenReply> {
         Err(Status::unimplemented("nobody asks"))
     }
 
-    async fn list_tokens(&self, _: Request<v1::ListTokensRequest>) -> Answer<v1::ListTokensReply> {
+    async fn list_tokens(&self, _: Request<v1::ListTokensRequest>) -> Reply<v1::ListTokensReply> {
         Err(Status::unimplemented("nobody asks"))
     }
 
-    async fn rotate_token(&self, _: Request<v1::RotateTokenRequest>) -> Answer<v1::CreateTokenReply> {
+    async fn rotate_token(&self, _: Request<v1::RotateTokenRequest>) -> Reply<v1::CreateTokenReply> {
         Err(Status::unimplemented("nobody asks"))
     }
 
-    async fn revoke_token(&self, _: Request<v1::RevokeTokenRequest>) -> Answer<v1::RevokeTokenReply> {
+    async fn revoke_token(&self, _: Request<v1::RevokeTokenRequest>) -> Reply<v1::RevokeTokenReply> {
         Err(Status::unimplemented("nobody asks"))
     }
 }

@@ -24,7 +24,7 @@ fn an_older_plan_is_ignored_and_the_same_one_changes_nothing() {
     assert_eq!(world.fleet.plan(now, plan(2, 5, vec![run(1, 1, 1, 1, 0)])), [], "nothing changed");
     world.fleet.attached(now);
     let again = world.fleet.plan(now, plan(2, 5, vec![run(1, 1, 1, 1, 0)]));
-    assert_eq!(again, [Answer::accepted(1)], "a daemon that came back hears it again");
+    assert_eq!(again, [PlanAnswer::accepted(1)], "a daemon that came back hears it again");
     world.pass(0);
     assert!(world.lives(worker(1, 1, 0)));
     assert_eq!(world.fleet.plan(now, plan(3, 1, vec![])), []);

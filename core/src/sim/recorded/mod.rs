@@ -38,7 +38,7 @@ use crate::{
     event::{End, Event},
     ids::JobId,
     journal::{Record, Saved},
-    replay::{Replay, Step},
+    replay::{Replay, Replayed},
     settings::{Mode, SettingsError},
     state::State,
     time::{Span, Time},
@@ -90,7 +90,7 @@ impl Recorder {
     ///
     /// # Errors
     /// As [`Replay::step`].
-    pub fn take(&mut self, record: &Record) -> Result<Step, SettingsError> {
+    pub fn take(&mut self, record: &Record) -> Result<Replayed, SettingsError> {
         let may_end = matches!(
             record,
             Record::Snapshot(_) | Record::Event { event: Event::JobEnded { .. } | Event::SyncEnd { .. }, .. }
@@ -99,8 +99,8 @@ impl Recorder {
         self.pass(record.at());
         let step = self.replay.step(record)?;
         match (record, &step) {
-            (Record::Event { at, event }, Step::Event(Ok(()))) => self.event(*at, event),
-            (Record::Snapshot(_), Step::Snapshot { follows: false }) => {
+            (Record::Event { at, event }, Replayed::Event(Ok(()))) => self.event(*at, event),
+            (Record::Snapshot(_), Replayed::Snapshot { follows: false }) => {
                 let state = self.replay.scheduler().state();
                 self.cluster.jump(state);
                 self.load = self.load.jump(state);

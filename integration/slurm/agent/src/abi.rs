@@ -13,7 +13,7 @@ use std::{
 };
 
 use trainmaster_adapters::slurm::{
-    order::{Action, Order, SlurmError},
+    order::{Action, SlurmCall, SlurmError},
     seen::{Job, Memory, Node, Observation, Partition},
 };
 
@@ -138,7 +138,7 @@ pub struct Handle {
     tried: Instant,
     seen: Observation,
     loading: Instant,
-    orders: Vec<Order>,
+    orders: Vec<SlurmCall>,
     /// What the orders' pointers point to.
     texts: Vec<CString>,
     told: Vec<COrder>,
@@ -390,7 +390,7 @@ pub unsafe extern "C" fn trainmaster_agent_round(agent: *mut Handle, orders: *mu
     handle.told.len()
 }
 
-fn told(order: &Order, texts: &mut Vec<CString>) -> COrder {
+fn told(order: &SlurmCall, texts: &mut Vec<CString>) -> COrder {
     let mut told = COrder {
         job: order.id,
         action: CAction::Update,

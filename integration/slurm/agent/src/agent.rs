@@ -11,7 +11,7 @@ use prometheus::Registry;
 use serde_json::{Value, json};
 use trainmaster_adapters::slurm::{
     Translator,
-    order::{Answer, Order},
+    order::{CallResult, SlurmCall},
     seen::Observation,
 };
 use trainmaster_core::{Budget, End, Event, EventError, JobId, Mode, Role, Scheduler, Shape, Span, Term, Verdict};
@@ -170,7 +170,7 @@ impl Agent {
     /// One round: what Slurm shows becomes events, reports and requests are taken, what is due is decided. Each order
     /// is to be carried out and [`answered`](Self::answered), then [`finish`](Self::finish) is called. `loading` is
     /// what asking Slurm took.
-    pub fn round(&mut self, seen: &Observation, loading: Duration) -> Vec<Order> {
+    pub fn round(&mut self, seen: &Observation, loading: Duration) -> Vec<SlurmCall> {
         self.figures.load = loading;
         self.reload();
         for _ in 0..PASSES {
@@ -190,7 +190,7 @@ impl Agent {
         self.flush();
         let mut orders = self.translator.orders(self.scheduler.state());
         if self.journal.error().is_some() {
-            orders.retain(Order::gives_nothing);
+            orders.retain(SlurmCall::gives_nothing);
         }
         self.figures.orders += orders.len() as u64;
         #[cfg(feature = "fault-injection")]
@@ -200,7 +200,7 @@ impl Agent {
     }
 
     /// What Slurm answered to an order of this round.
-    pub fn answered(&mut self, order: &Order, answer: Answer) {
+    pub fn answered(&mut self, order: &SlurmCall, answer: CallResult) {
         if let Err(error) = &answer
             && !error.is_gone()
         {

@@ -29,7 +29,7 @@ struct Window {
 }
 
 /// One completed step.
-pub(crate) struct Step<'a> {
+pub(crate) struct CompletedStep<'a> {
     pub(crate) tally: Tally,
     pub(crate) took: Duration,
     /// Milliseconds per worker.
@@ -156,7 +156,7 @@ impl Ledger {
     }
 
     /// Records a step. Returns the reports that are due.
-    pub(crate) fn record(&mut self, step: &Step<'_>) -> Vec<Progress> {
+    pub(crate) fn record(&mut self, step: &CompletedStep<'_>) -> Vec<Progress> {
         let mut reports = Vec::new();
         if step.shape != self.shape {
             reports.extend(self.flush());
@@ -271,7 +271,7 @@ mod tests {
     fn step(ledger: &mut Ledger, workers: u32, loss: f64) -> Vec<Progress> {
         let tally = Tally { loss: (loss * 10.0 * SCALE) as i64, correct: 4, examples: 10 };
         let took = Duration::from_millis(20);
-        ledger.record(&Step { tally, took, times: &[(0, 15.0)], shape: (workers, 1), portions: &[] })
+        ledger.record(&CompletedStep { tally, took, times: &[(0, 15.0)], shape: (workers, 1), portions: &[] })
     }
 
     const FLAGS: [&str; 4] = ["--batch=10", "--examples=30", "--report-ms=3600000", "--max-epochs=5"];
@@ -326,7 +326,13 @@ mod tests {
         let train = |ledger: &mut Ledger, chunks: &[u32]| {
             let portions: Vec<Portion> = chunks.iter().filter_map(|chunk| ledger.left(*chunk)).collect();
             let tally = Tally { loss: 0, correct: 4, examples: 10 };
-            ledger.record(&Step { tally, took: Duration::ZERO, times: &[], shape: (1, 1), portions: &portions })
+            ledger.record(&CompletedStep {
+                tally,
+                took: Duration::ZERO,
+                times: &[],
+                shape: (1, 1),
+                portions: &portions,
+            })
         };
         assert!(train(&mut ledger, &[0]).is_empty());
         (0..4).for_each(|_| drop(train(&mut ledger, &[0, 1])));

@@ -49,7 +49,7 @@ struct Stop {
 
 /// The final order to all processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Verdict {
+pub(crate) struct FinalOrder {
     pub(crate) code: u8,
     pub(crate) checkpoint_step: u64,
     pub(crate) checkpoint_ms: f32,
@@ -88,7 +88,7 @@ pub(crate) struct Chief {
     checkpoint_epoch: u32,
     checkpoint_at: Instant,
     checkpoint_ms: f32,
-    verdict: Option<Verdict>,
+    verdict: Option<FinalOrder>,
 }
 
 impl Chief {
@@ -157,7 +157,7 @@ impl Chief {
     }
 
     /// The final order, once the job has ended.
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
+    pub(crate) fn verdict(&self) -> Option<FinalOrder> {
         self.verdict
     }
 
@@ -518,7 +518,7 @@ impl Chief {
             }
         }
         let checkpoint_step = self.checkpoint_step.unwrap_or(0);
-        self.verdict = Some(Verdict { code, checkpoint_step, checkpoint_ms: self.checkpoint_ms });
+        self.verdict = Some(FinalOrder { code, checkpoint_step, checkpoint_ms: self.checkpoint_ms });
     }
 
     /// Sends reports to the feed and the log.

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Instant};
 
 use super::{
     Chief,
-    ledger::Step,
+    ledger::CompletedStep,
     phase::{Phase, Stepping},
 };
 use crate::{chunks::Portion, feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
@@ -54,7 +54,7 @@ impl Chief {
         if !stepping.missing.is_empty() {
             return;
         }
-        let step = Step {
+        let step = CompletedStep {
             tally: stepping.tally,
             took: stepping.sent.elapsed(),
             times: &stepping.times,

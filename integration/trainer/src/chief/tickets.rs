@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Chief,
-    ledger::Step,
+    ledger::CompletedStep,
     phase::{Phase, Ticket, Tickets},
 };
 use crate::{feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
@@ -86,7 +86,7 @@ impl Chief {
         // Batches in progress at the end of the job don't count.
         if self.ledger.done.is_none() {
             let portions = portion.as_slice();
-            let reports = self.ledger.record(&Step { tally, took, times: &times, shape, portions });
+            let reports = self.ledger.record(&CompletedStep { tally, took, times: &times, shape, portions });
             self.publish(reports, feed);
             self.look(net);
         }

@@ -55,7 +55,7 @@ impl Stuck {
 
 /// The work of an order.
 #[derive(Clone, Copy)]
-pub(super) struct Order {
+pub(super) struct ReplicaWork {
     pub(super) step: u64,
     pub(super) attempt: u64,
     /// The replica's position, and the number of replicas.
@@ -152,8 +152,8 @@ impl Pipeline {
     }
 
     /// Starts a replica's share of a step, with these parameters of the own partition.
-    pub(super) fn begin(&mut self, order: Order, parameters: Vec<f32>, net: &mut Net) -> Result<(), Stuck> {
-        let Order { step, attempt, place, connections } = order;
+    pub(super) fn begin(&mut self, order: ReplicaWork, parameters: Vec<f32>, net: &mut Net) -> Result<(), Stuck> {
+        let ReplicaWork { step, attempt, place, connections } = order;
         let shards = self.batches.share(step, place.0, place.1);
         let (start, length) = (shards.start, shards.end - shards.start);
         let count = length.clamp(1, MICRO_BATCHES);
@@ -179,8 +179,8 @@ impl Pipeline {
     }
 
     /// Takes sums that were computed already since `since`, with the time of a computation here.
-    pub(super) fn hold(&mut self, order: Order, sums: Sums, since: Instant) -> Result<(), Stuck> {
-        let Order { step, attempt, connections, .. } = order;
+    pub(super) fn hold(&mut self, order: ReplicaWork, sums: Sums, since: Instant) -> Result<(), Stuck> {
+        let ReplicaWork { step, attempt, connections, .. } = order;
         let busy = self.turns.book(since, self.device.compute(self.me.index, sums.tally.examples, connections))?;
         let computed = VecDeque::from([(busy, None)]);
         let (parameters, micro_batches) = (Vec::new(), Vec::new());
@@ -334,9 +334,9 @@ mod tests {
         .unwrap()
     }
 
-    fn order(settings: &Settings, attempt: u64) -> (Order, Vec<f32>) {
+    fn order(settings: &Settings, attempt: u64) -> (ReplicaWork, Vec<f32>) {
         let parameters = settings.network.initial(1);
-        (Order { step: 3, attempt, place: (0, 1), connections: 0 }, parameters)
+        (ReplicaWork { step: 3, attempt, place: (0, 1), connections: 0 }, parameters)
     }
 
     #[test]

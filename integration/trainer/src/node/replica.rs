@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, ops::Range, time::Instant};
 
-use super::pipeline::{Order, Pipeline, Stuck};
+use super::pipeline::{Pipeline, ReplicaWork, Stuck};
 use crate::{
     batch::Batches, device::Device, exit, holder::Holder, id::Id, net::Net, parts::Parts, settings::Settings,
     trainer::Sums, wire::Message,
@@ -183,7 +183,7 @@ impl Replica {
             return net.fail(self.chief, exit::ERROR, reason);
         }
         let connections = if workers.len() > 1 { workers.len() } else { 0 };
-        let order = Order { step, attempt, place: (place, workers.len()), connections };
+        let order = ReplicaWork { step, attempt, place: (place, workers.len()), connections };
         let (sums, phase) = (Sums::default(), Phase::Computing);
         let ring = Ring { step, attempt, workers, place, sums, started: Instant::now(), compute_ms: 0.0, phase };
         let (before, after) = ring.neighbours();

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use super::pipeline::{Order, Pipeline, Stuck};
+use super::pipeline::{Pipeline, ReplicaWork, Stuck};
 use crate::{
     args::Mode,
     chunks::{Orders, Portion},
@@ -23,7 +23,7 @@ use crate::{
 /// The chief's order.
 #[derive(Clone, Copy)]
 struct Task {
-    order: Order,
+    order: ReplicaWork,
     /// A mini-batch of its chunk. None: its share of the step.
     portion: Option<Portion>,
     /// Parameters from before a break are outdated, so only requested ones are used.
@@ -51,7 +51,7 @@ pub(crate) struct Worker {
     /// The order that waits for parameters.
     task: Option<Task>,
     /// The order in the pipeline.
-    running: Option<Order>,
+    running: Option<ReplicaWork>,
 }
 
 impl Worker {
@@ -141,7 +141,8 @@ impl Worker {
                 let position = workers.iter().position(|worker| *worker == self.me.index);
                 self.task = position.map(|position| {
                     let (replica, replicas) = (position / self.parts.count(), workers.len() / self.parts.count());
-                    let order = Order { step, attempt, place: (replica, replicas), connections: self.servers.len() };
+                    let order =
+                        ReplicaWork { step, attempt, place: (replica, replicas), connections: self.servers.len() };
                     Task { order, portion: portions.get(position).copied(), fresh: false }
                 });
             }
@@ -152,7 +153,7 @@ impl Worker {
                     self.given.clear();
                     self.servers.iter().for_each(|server| net.send(*server, Message::Pull));
                 }
-                let order = Order { step, attempt, place: (0, 1), connections: self.servers.len() };
+                let order = ReplicaWork { step, attempt, place: (0, 1), connections: self.servers.len() };
                 self.task = Some(Task { order, portion, fresh });
             }
             Message::Params { attempt, values } => {

@@ -16,7 +16,7 @@ const FEW: u32 = 3;
 
 /// Results of the repeated decisions.
 #[derive(Clone, Copy, Default, Serialize)]
-pub(super) struct Replayed {
+pub(super) struct Agreement {
     pub(super) agree: u64,
     pub(super) differ: u64,
 }
@@ -91,11 +91,11 @@ pub(super) struct Basis {
     checkpoint_s: f64,
     /// Time without enactment of decisions.
     inactive_s: f64,
-    decisions: Replayed,
+    decisions: Agreement,
 }
 
 impl Basis {
-    pub(super) fn of(recording: &Recording, decisions: Replayed) -> Self {
+    pub(super) fn of(recording: &Recording, decisions: Agreement) -> Self {
         let known: Vec<(&RecordedJob, &Known)> = recording.simulated().collect();
         let middle = |mut values: Vec<f64>| {
             values.sort_by(f64::total_cmp);

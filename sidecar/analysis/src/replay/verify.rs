@@ -4,7 +4,7 @@ use serde::Serialize;
 use trainmaster_core::{
     Decision, Span, State, Time, Verdict,
     journal::Record,
-    replay::{Difference, Made, Replay, Step},
+    replay::{Difference, Made, Replay, Replayed},
 };
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
@@ -95,8 +95,8 @@ fn verify(records: &Records) -> Result<Verified, Failure> {
         }
         verified.records += 1;
         match replay.step(&record).map_err(|error| about(number, &error))? {
-            Step::Decided(Ok(_)) => verified.decisions.agree += 1,
-            Step::Decided(Err(difference)) => {
+            Replayed::Decided(Ok(_)) => verified.decisions.agree += 1,
+            Replayed::Decided(Err(difference)) => {
                 verified.decisions.differ += 1;
                 astray = true;
                 if verified.first_difference.is_none() {
@@ -104,7 +104,7 @@ fn verify(records: &Records) -> Result<Verified, Failure> {
                         Some(Found::new(number, &record, &difference, replay.scheduler().state(), begin));
                 }
             }
-            Step::Snapshot { follows } => {
+            Replayed::Snapshot { follows } => {
                 // After a difference or a lost record, the snapshot isn't expected to follow.
                 if follows {
                     verified.snapshots.follow += 1;
@@ -116,7 +116,7 @@ fn verify(records: &Records) -> Result<Verified, Failure> {
                 }
                 astray = false;
             }
-            Step::Event(_) | Step::Ticket => {}
+            Replayed::Event(_) | Replayed::Ticket => {}
         }
     }
     verified.decisions.not_compared = all - verified.decisions.agree - verified.decisions.differ;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trainmaster_core::{
     Settings,
-    replay::Step,
+    replay::Replayed,
     settings::Parameter,
     sim::{
         Fate, Options, Workload,
@@ -17,12 +17,12 @@ use trainmaster_terminal::{Failure, Output, Paper, Show};
 
 use super::{
     ReplayArgs,
-    basis::{Basis, JobRow, Replayed, Trust, rows},
+    basis::{Agreement, Basis, JobRow, Trust, rows},
     records::Records,
 };
 use crate::simulate::{
     Contender,
-    answer::{Answer, Named, Over},
+    comparison::{Comparison, Named, Over},
     policies, read_set,
     runs::{Plan, Run},
     settings,
@@ -81,10 +81,10 @@ pub(super) fn run(args: &ReplayArgs, records: &Records, output: Output) -> Resul
     let parameters = names.iter().zip(&all).map(|(name, settings)| (name.clone(), settings.parameters.clone()));
     let drawn = recording.simulated().any(|(_, known)| known.is_drawn());
     let over = if drawn { Over::Draws } else { Over::Nothing };
-    let mut answer = Answer::new(&records.path, over, &names, &runs, !args.no_timing);
-    answer.recorded = Some(recording.reality());
+    let mut comparison = Comparison::new(&records.path, over, &names, &runs, !args.no_timing);
+    comparison.recorded = Some(recording.reality());
     let what_if = WhatIf {
-        answer,
+        comparison,
         parameters: Named(parameters.map(|(name, set)| (name, written(&set))).collect()),
         refused: refused(&names, &runs),
         trust: Trust::of(&recording, &runs[0]),
@@ -95,18 +95,18 @@ pub(super) fn run(args: &ReplayArgs, records: &Records, output: Output) -> Resul
     records.problem().map_or(Ok(()), |problem| Err(Failure::refused(problem)))
 }
 
-fn record(records: &Records) -> Result<(Recording, Replayed), Failure> {
+fn record(records: &Records) -> Result<(Recording, Agreement), Failure> {
     let gone = |number: u64, error: &dyn std::fmt::Display| {
         Failure::refused(format!("{}: record {number}: {error}; this program no longer has it", records.path))
     };
     let (number, saved) = records.snapshot();
     let mut recorder = Recorder::new(saved).map_err(|error| gone(number, &error))?;
-    let mut replayed = Replayed::default();
+    let mut replayed = Agreement::default();
     for (number, record) in records.following() {
         match recorder.take(&record).map_err(|error| gone(number, &error))? {
-            Step::Decided(Ok(_)) => replayed.agree += 1,
-            Step::Decided(Err(_)) => replayed.differ += 1,
-            Step::Event(_) | Step::Ticket | Step::Snapshot { .. } => {}
+            Replayed::Decided(Ok(_)) => replayed.agree += 1,
+            Replayed::Decided(Err(_)) => replayed.differ += 1,
+            Replayed::Event(_) | Replayed::Ticket | Replayed::Snapshot { .. } => {}
         }
     }
     Ok((recorder.finish(), replayed))
@@ -128,7 +128,7 @@ fn written(parameters: &BTreeMap<String, Parameter>) -> BTreeMap<String, String>
 #[derive(Serialize)]
 struct WhatIf {
     #[serde(flatten)]
-    answer: Answer,
+    comparison: Comparison,
     /// The parameters that were set. Others have their defaults.
     parameters: Named<BTreeMap<String, String>>,
     /// Why engines refuse some of the jobs: one of the reasons for each.
@@ -140,7 +140,7 @@ struct WhatIf {
 
 impl Show for WhatIf {
     fn text(&self, paper: &Paper) -> String {
-        let mut text = self.answer.text(paper);
+        let mut text = self.comparison.text(paper);
         let ran = self.parameters.0.iter().map(|(engine, set)| {
             let set: Vec<String> = set.iter().map(|(name, value)| format!("{name} = {value}")).collect();
             format!("{engine}: {}.", if set.is_empty() { "its defaults".into() } else { set.join(", ") })

@@ -1,6 +1,6 @@
 //! `trainmaster simulate`: a comparison of engines on a simulated workload.
 
-pub(crate) mod answer;
+pub(crate) mod comparison;
 mod offline;
 mod page;
 mod rows;
@@ -19,7 +19,7 @@ use trainmaster_policy::Choice;
 use trainmaster_terminal::{Failure, Output};
 
 use self::{
-    answer::{Answer, Over},
+    comparison::{Comparison, Over},
     offline::Search,
     runs::Plan,
     source::Source,
@@ -97,7 +97,7 @@ pub struct SimulateArgs {
 /// can't be written.
 pub fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     if args.workload == "list" {
-        return output.show(&answer::Workloads);
+        return output.show(&comparison::Workloads);
     }
     let source = Source::of(&args.workload, args.columns.as_deref())?;
     tell(&source);
@@ -155,18 +155,18 @@ pub fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
         page::make_room(directory)?;
     }
     let runs = plan.play()?;
-    let mut answer = Answer::new(&source.name, Over::Seeds, &engines, &runs, !args.no_timing);
-    answer.left_out = source.left_out.len();
+    let mut comparison = Comparison::new(&source.name, Over::Seeds, &engines, &runs, !args.no_timing);
+    comparison.left_out = source.left_out.len();
     if let Some(search) = search {
         let workloads = seeds.iter().map(|seed| plain(*seed));
         let workloads = workloads.collect::<Result<Vec<_>, _>>().map_err(usage)?;
         let reports = runs.iter().map(|runs| runs.iter().map(|run| &run.report).collect());
         let played: Vec<_> = engines.iter().cloned().zip(reports).collect();
-        answer.offline = Some(search.solve(&workloads, &played)?);
+        comparison.offline = Some(search.solve(&workloads, &played)?);
     }
-    let shown = output.show(&answer);
+    let shown = output.show(&comparison);
     if let Some(directory) = &args.report {
-        page::write(directory, &source, &first, &answer, &runs)?;
+        page::write(directory, &source, &first, &comparison, &runs)?;
     }
     shown
 }

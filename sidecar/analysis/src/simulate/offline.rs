@@ -12,7 +12,7 @@ use trainmaster_core::{
 };
 use trainmaster_terminal::Failure;
 
-use super::answer::Named;
+use super::comparison::Named;
 
 /// Its name in the list of engines.
 pub(super) const NAME: &str = "offline";

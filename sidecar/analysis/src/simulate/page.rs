@@ -8,7 +8,7 @@ use trainmaster_core::sim::{Place, Report, Trace, Workload};
 use trainmaster_terminal::Failure;
 
 use super::{
-    answer::{Answer, shown, with},
+    comparison::{Comparison, shown, with},
     runs::Run,
     source::Source,
 };
@@ -35,16 +35,16 @@ pub(super) fn write(
     directory: &Path,
     source: &Source,
     workload: &Workload,
-    answer: &Answer,
+    comparison: &Comparison,
     runs: &[Vec<Run>],
 ) -> Result<(), Failure> {
     let file = directory.join("index.html");
-    let page = page(source, workload, answer, runs)?;
+    let page = page(source, workload, comparison, runs)?;
     Ok(fs::write(&file, page).with_context(|| format!("{} can't be written", file.display()))?)
 }
 
-fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]) -> anyhow::Result<String> {
-    let names: Vec<&str> = answer.engines.0.iter().map(|(name, _)| name.as_str()).collect();
+fn page(source: &Source, workload: &Workload, comparison: &Comparison, runs: &[Vec<Run>]) -> anyhow::Result<String> {
+    let names: Vec<&str> = comparison.engines.0.iter().map(|(name, _)| name.as_str()).collect();
     let first: Vec<&Report> = runs.iter().map(|runs| &runs[0].report).collect();
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}: {1}</title>\n<style>\
@@ -58,13 +58,13 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
         escaped(&source.summary),
         workload.jobs.len(),
         workload.servers.len(),
-        answer.seeds,
-        if answer.seeds == 1 { "" } else { "s" },
+        comparison.seeds,
+        if comparison.seeds == 1 { "" } else { "s" },
         escaped(&source.origin)
     );
-    page.push_str(&means(answer));
-    page.push_str(&ratios(answer));
-    for note in answer.notes() {
+    page.push_str(&means(comparison));
+    page.push_str(&ratios(comparison));
+    for note in comparison.notes() {
         let _ = writeln!(page, "<p>{}</p>", escaped(&note).replace('\n', "<br>"));
     }
     let mut figure = |svg: String, caption: &str| {
@@ -115,13 +115,13 @@ fn page(source: &Source, workload: &Workload, answer: &Answer, runs: &[Vec<Run>]
     Ok(page)
 }
 
-fn means(answer: &Answer) -> String {
+fn means(comparison: &Comparison) -> String {
     let mut table = String::from(
         "<table><tr><th>engine<th>average JCT, s<th>median<th>99th percentile<th>makespan, s<th>utility<th>admitted\
          <th>rejected<th>refused<th>stopped<th>unfinished<th>utilisation<th>rescales<th>preemptions<th>overhead\
          <th>decision, 99th percentile</tr>\n",
     );
-    for (name, means) in &answer.engines.0 {
+    for (name, means) in &comparison.engines.0 {
         let _ = writeln!(
             table,
             "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1} \
@@ -131,7 +131,7 @@ fn means(answer: &Answer) -> String {
             shown(means.median_jct_s, 0, ""),
             shown(means.p99_jct_s, 0, ""),
             with(means.makespan_s, means.intervals.makespan_s, 0, ""),
-            with(answer.earned(means.utility), means.intervals.utility, 1, ""),
+            with(comparison.earned(means.utility), means.intervals.utility, 1, ""),
             means.admitted,
             means.rejected,
             means.refused,
@@ -147,13 +147,13 @@ fn means(answer: &Answer) -> String {
     table + "</table>\n"
 }
 
-fn ratios(answer: &Answer) -> String {
-    if answer.ratios.0.is_empty() {
+fn ratios(comparison: &Comparison) -> String {
+    if comparison.ratios.0.is_empty() {
         return String::new();
     }
     let mut table =
         String::from("<h2>Paired by seed</h2>\n<table><tr><th><th>average JCT<th>makespan<th>utility</tr>\n");
-    for (name, ratios) in &answer.ratios.0 {
+    for (name, ratios) in &comparison.ratios.0 {
         let times = |ratio, half| with(ratio, half, 2, " ×");
         let _ = writeln!(
             table,

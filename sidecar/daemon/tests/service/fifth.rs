@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 use trainmaster_daemon::{AdapterChoice, Daemon};
 use trainmaster_manager::{
-    AdapterInfo, Adapters, Answer, Daemon as Scheduler, Follower, Follows, Launch, Manager, Named, Order, Outbox,
+    AdapterInfo, Adapters, Daemon as Scheduler, Follower, Follows, Launch, Manager, Named, Order, Outbox, PlanAnswer,
     Running, Shutdown, Snapshot, Taken,
 };
 use trainmaster_proto::v1::{self, ObservedPhase};
@@ -89,7 +89,7 @@ impl Manager for Toy {
         self.machines.follower.attached();
     }
 
-    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<Answer> {
+    fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.machines.follow(now, plan)
     }
 

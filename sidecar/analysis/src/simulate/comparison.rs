@@ -31,7 +31,7 @@ pub(crate) enum Over {
 
 /// All results: means over seeds, and ratios paired by seed.
 #[derive(Serialize)]
-pub(crate) struct Answer {
+pub(crate) struct Comparison {
     pub(super) workload: String,
     pub(super) seeds: usize,
     /// Mean number of arrivals on each day from the first.
@@ -176,7 +176,7 @@ pub(super) struct RatioIntervals {
     pub(super) utility: Option<f64>,
 }
 
-impl Answer {
+impl Comparison {
     pub(crate) fn new(workload: &str, over: Over, engines: &[String], runs: &[Vec<Run>], timing: bool) -> Self {
         let means = engines.iter().zip(runs).map(|(name, runs)| (name.clone(), Means::of(runs, over, timing)));
         let first = &runs[0];
@@ -348,7 +348,7 @@ impl Means {
     }
 }
 
-impl Answer {
+impl Comparison {
     /// The utility, if jobs have utilities.
     pub(super) fn earned(&self, utility: f64) -> Option<f64> {
         self.valued.then_some(utility)
@@ -413,7 +413,7 @@ impl Answer {
     }
 }
 
-impl Show for Answer {
+impl Show for Comparison {
     fn text(&self, paper: &Paper) -> String {
         let number = |heading, rank| Column::spare(heading, rank).right();
         let mut sheet = Sheet::new([

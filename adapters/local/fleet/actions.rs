@@ -73,13 +73,13 @@ pub(crate) enum Action {
 
 /// What there is to do, and when to look again.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct Actions {
     pub(super) now: Duration,
     pub(crate) actions: Vec<Action>,
     pub(crate) wake: Option<Duration>,
 }
 
-impl Step {
+impl Actions {
     /// What lies in the past was dealt with in this step.
     pub(super) fn wake_at(&mut self, at: Duration) {
         if at > self.now {
