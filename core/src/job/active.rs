@@ -1,4 +1,4 @@
-//! An active job: what was asked for, what is planned, issued and seen, and what is learnt.
+//! An active job: its specification, its plan, its issued and observed slots, and its fits.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,17 +19,17 @@ use crate::{
     time::{Span, Time},
 };
 
-/// What one slot takes, over interned types.
+/// The demand of one slot, over interned resource types.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
-    /// Everything, devices included.
+    /// All amounts, including devices.
     pub amounts: Amounts,
-    /// The kind of device, and how many thousandths of them: below 1000 a share of one, else whole ones.
+    /// The kind of device, with its thousandths: below 1000 a share of one device, else whole devices.
     pub devices: Option<(ResourceId, u32)>,
 }
 
 impl Demand {
-    /// From a role's table.
+    /// Reads a role's table.
     pub fn new(table: &BTreeMap<String, i64>, types: &mut ResourceTypes) -> Self {
         let amounts = types.demand(table);
         let devices = table
@@ -40,68 +40,68 @@ impl Demand {
         Self { amounts, devices }
     }
 
-    /// Whether it wants GPUs of any kind.
+    /// Whether the slot needs GPUs of any kind.
     pub fn wants_gpu(&self) -> bool {
         self.amounts[GPU] > 0
     }
 }
 
-/// Where a job runs, in terms of the manager that owns it.
+/// The identity of a job in its manager's cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ExternalId {
-    /// The cluster.
+    /// Name of the cluster.
     pub cluster: String,
-    /// The manager's own name for the job.
+    /// The manager's name for the job.
     pub native: String,
 }
 
 /// An active job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its number.
+    /// The job's number.
     pub id: JobId,
-    /// What was asked for.
+    /// The owner's specification.
     pub spec: Arc<JobSpec>,
-    /// Who pays.
+    /// The tenant that the job counts for.
     pub tenant: TenantId,
-    /// Where it waits.
+    /// The queue of the job.
     pub queue: QueueId,
-    /// The name of its model among the [models](crate::State::models).
+    /// The name of the job's model among the [models](crate::State::models).
     pub model: Arc<str>,
-    /// One worker's demand.
+    /// Demand of one worker.
     pub worker: Demand,
-    /// One parameter server's demand; zero for all-reduce.
+    /// Demand of one parameter server. Zero for all-reduce.
     pub server: Demand,
-    /// When it was submitted.
+    /// Time of submission.
     pub arrival: Time,
-    /// The manager's name for it.
+    /// The manager's name for the job.
     pub external: Option<ExternalId>,
-    /// Hash of the token it reports with.
+    /// Hash of the token that its reports carry.
     pub token_hash: Option<[u8; 32]>,
-    /// Held by a person.
+    /// A user paused the job.
     pub held: bool,
-    /// What the plan says.
+    /// The verdict in the plan.
     pub verdict: Verdict,
-    /// What the manager was told to give it.
+    /// The slots that were sent to the manager.
     pub issued: Issued,
-    /// What the manager says of it.
+    /// The manager's last observation.
     pub seen: Seen,
-    /// What its reports say, and what is predicted from them.
+    /// Reported progress, and the fits and predictions from it.
     pub learnt: Learnt,
 }
 
 impl Job {
-    /// When its time limit is over, once it has started.
+    /// End of the time limit, if the job has one and has started.
     pub(crate) fn limit_at(&self) -> Option<Time> {
         Some(self.seen.started? + self.spec.time_limit?)
     }
 
-    /// Workers and servers the plan gives.
+    /// The planned numbers of workers and parameter servers.
     pub fn shape(&self) -> Shape {
         self.verdict.allocation().map_or(Shape::default(), |allocation| allocation.shape())
     }
 
-    /// One slot's demand.
+    /// Demand of one slot.
     pub fn demand(&self, role: Role) -> &Demand {
         match role {
             Role::Worker => &self.worker,
@@ -109,19 +109,19 @@ impl Job {
         }
     }
 
-    /// Whether its owner lets it end once nothing is left to gain.
+    /// Whether the owner allows the scheduler to end the job when further training would gain nothing.
     pub fn may_stop_early(&self) -> bool {
         self.spec.stop_under_load >= StopChoice::Optimal
     }
 
-    /// The demand of a whole shape.
+    /// Demand of a whole shape.
     pub fn total(&self, shape: Shape) -> Amounts {
         let mut total = self.worker.amounts.times(shape.workers.into());
         total.add_times(&self.server.amounts, shape.servers.into());
         total
     }
 
-    /// Thousandths of GPUs that a shape takes, or one GPU for each worker where workers take none.
+    /// GPUs of a shape in thousandths, or one GPU per worker if workers need none.
     pub fn gpus(&self, shape: Shape) -> i64 {
         match self.total(shape)[GPU] {
             0 => 1000 * i64::from(shape.workers),
@@ -129,16 +129,16 @@ impl Job {
         }
     }
 
-    /// Steps still to train, Q_j, and whether that is a prediction from its own losses (else from `max_epochs`).
+    /// Steps left to train, Q_j, and whether they are predicted from the job's losses (else from `max_epochs`).
     pub fn remaining_steps(&self) -> (f64, bool) {
         let per_epoch = self.steps_per_epoch() as f64;
         match &self.learnt.fits.convergence {
             Some(prediction) => {
-                // It isn't over, so at least an epoch is left, however late the prediction finds it.
+                // The job hasn't ended, so at least one epoch is left, even if the predicted end is past.
                 let left = prediction.epochs.saturating_sub(self.learnt.progress.epoch.into()).max(1);
                 (left as f64 * per_epoch, true)
             }
-            // Half the allowance: neither the dearest nor the cheapest guess about a job nobody has seen.
+            // Without a prediction: half of `max_epochs`, between the highest and the lowest guess.
             None => {
                 let left = f64::from(self.spec.convergence.max_epochs) / 2.0 - f64::from(self.learnt.progress.epoch);
                 (left.max(1.0) * per_epoch, false)
@@ -146,7 +146,7 @@ impl Job {
         }
     }
 
-    /// Steps in an epoch: as reported, else from the examples, else 1.
+    /// Steps per epoch: as reported, else computed from the examples, else 1.
     pub fn steps_per_epoch(&self) -> u64 {
         match self.learnt.progress.steps_per_epoch {
             0 => self.spec.examples.div_ceil(self.spec.batch).max(1),
@@ -154,13 +154,13 @@ impl Job {
         }
     }
 
-    /// Predicted time left at a shape; `None` without a speed fit.
+    /// Predicted time left at a shape. `None` without a speed fit.
     pub fn remaining_time(&self, shape: Shape) -> Option<Span> {
         let speed = self.learnt.fits.speed.as_ref()?.speed(shape.servers, shape.workers);
         (speed > 0.0).then(|| Span::from_seconds(self.remaining_steps().0 / speed))
     }
 
-    /// The form of its speed function.
+    /// The model of the job's speed function.
     pub fn speed_model(&self) -> SpeedModel {
         let batch = self.spec.batch as f64;
         match self.spec.mode {
@@ -170,14 +170,14 @@ impl Job {
         }
     }
 
-    /// Epochs trained, the one in progress in part.
+    /// Epochs trained, including the trained part of the current one.
     pub fn epochs_done(&self) -> f64 {
         let progress = &self.learnt.progress;
         let part = progress.step as f64 / self.steps_per_epoch() as f64 - f64::from(progress.epoch);
         f64::from(progress.epoch) + part.clamp(0.0, 1.0)
     }
 
-    /// Epochs that it trains in some time at a shape; `None` where no speed is known.
+    /// Epochs that the job trains in a time span at a shape. `None` without a speed fit.
     pub fn epochs_in(&self, shape: Shape, span: Span) -> Option<f64> {
         let speed = self.learnt.fits.speed.as_ref()?.speed(shape.servers, shape.workers);
         Some((speed * span.as_seconds() / self.steps_per_epoch() as f64).max(0.0))

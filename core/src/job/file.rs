@@ -16,13 +16,14 @@ use crate::{
     time::Span,
 };
 
-/// Bytes of a job file; those that people write have a hundredth of it.
+/// Maximum size of a job file in bytes. Handwritten files have about a hundredth of it.
 pub const LONGEST_FILE: usize = 64 << 10;
 
 /// A job file that can't be read.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum JobFileError {
-    /// Too long, too deep, not TOML, an unknown key, or a value of the wrong type: with its line.
+    /// The file is too long, nested too deeply, not TOML, or has an unknown key or a value of the wrong type. The text
+    /// names the line.
     #[error("{0}")]
     Syntax(String),
     /// A value that isn't allowed.
@@ -102,7 +103,7 @@ struct DatasetFile {
     chunk_size: Option<String>,
 }
 
-/// How many, a chain of equal parts; or one by one.
+/// The number of equal parts in a chain, or a list of parts.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -125,7 +126,7 @@ struct PartitionFile {
 impl PartitionsFile {
     fn parts(self) -> Vec<Partition> {
         match self {
-            // One is too many already to be counted out.
+            // Counts above the allowed maximum are cut off before the parts are created. The check refuses them anyway.
             Self::Count(count) => Partition::chain(count.min(u32::from(u16::MAX))),
             Self::List(list) => {
                 list.into_iter().map(|part| Partition { parameters: part.parameters, after: part.after }).collect()
@@ -153,14 +154,14 @@ pub(super) fn parse(text: &str) -> Result<JobSpec, JobFileError> {
     build(read_toml(text, LONGEST_FILE).map_err(|error| JobFileError::Syntax(error.to_string()))?)
 }
 
-/// The same from a table, which has no lines: the error names the key instead.
+/// Reads a table. It has no line numbers, so errors name the key.
 pub(super) fn read(table: Table) -> Result<JobSpec, JobFileError> {
     let given = table.clone();
     build(File::deserialize(table).map_err(|error| {
         let text = error.to_string();
         let mut lines = text.lines().map(str::trim);
         let problem = lines.next().unwrap_or_default();
-        // Below its words the library names the key as "in `a.b`"; with the value it reads like any other mistake.
+        // The library appends the key to its message as "in `a.b`". With the value it reads like other errors.
         let key = lines.find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
         match key {
             Some(key) => wrong(key, value_at(&given, key).map_or(problem.into(), |v| format!("{v}: {problem}"))).into(),
@@ -288,7 +289,7 @@ fn role(key: &str, table: Table) -> Result<RoleSpec, JobSpecError> {
             _ => return Err(wrong(&path, format!("unknown key; allowed are {ROLE_KEYS}"))),
         }
     }
-    // One that names only `requested` wants no more than that.
+    // `requested` is the default of `max`.
     role.requested = requested.unwrap_or(role.min);
     role.max = max.unwrap_or(role.requested);
     Ok(role)

@@ -1,4 +1,4 @@
-//! What a job's manager was told to give it, and how that came about.
+//! The slots that were sent to a job's manager, and their history.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,49 +16,49 @@ use crate::{
 /// GPU time, in thousandths of a GPU times milliseconds. A worker without a GPU counts as one GPU.
 pub type Service = i64;
 
-/// What a job's manager was told to give it, and how that came about.
+/// The slots that were sent to a job's manager, and their history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Issued {
-    /// Its slots: at most what the plan says, and what fits beside what isn't released yet.
+    /// The issued slots: at most the planned ones, as far as they fit beside slots that aren't released yet.
     pub allocation: Option<Arc<Allocation>>,
-    /// Why that is less than the plan.
+    /// Why fewer slots are issued than planned.
     pub reason: Option<Reason>,
-    /// The decision since which it stands: a refusal of an older one is about something else.
+    /// The decision that last changed the issue. A refusal of an older decision concerns an older issue.
     pub decision: DecisionId,
-    /// The incarnation that is to run: each restart has the next number.
+    /// The incarnation that should run. Each restart gets the next number.
     pub incarnation: Incarnation,
-    /// In-place changes of this incarnation.
+    /// Number of in-place changes of this incarnation.
     pub revision: Revision,
-    /// The incarnation that still runs while its successor is asked for.
+    /// The incarnation that still runs while its successor is requested.
     pub(crate) outgoing: Option<Outgoing>,
-    /// The highest incarnation so far: each number is used once.
+    /// The highest incarnation so far. Each number is used once.
     pub(crate) last_incarnation: Incarnation,
-    /// The shape that was issued last; empty before the first.
+    /// The shape that was last issued. Empty before the first issue.
     pub last_shape: Shape,
-    /// When the slots last changed; before the first, when the job arrived.
+    /// Time of the last change of the slots. Before the first change: the job's arrival.
     pub changed: Time,
-    /// When the job changed shape while it ran, newest last, within the last hour.
+    /// Times of changes of shape while the job ran, within the last hour. The newest is last.
     pub rescaled_at: Vec<Time>,
-    /// How often it changed shape while it ran.
+    /// Number of changes of shape while the job ran.
     pub rescales: u32,
-    /// How often in a row the manager refused what was issued.
+    /// Number of consecutive refusals by the manager.
     pub refusals: u32,
-    /// Not to be issued before this time, and the manager's reason.
+    /// Time before which nothing is issued after a refusal, and the manager's reason.
     pub blocked: Option<(Time, Arc<str>)>,
-    /// Something was issued since the manager last refused.
+    /// Whether something was issued after the manager's last refusal.
     pub(crate) retried: bool,
-    /// Refusals of something that was no longer issued.
+    /// Number of refusals of an issue that was no longer current.
     pub late_refusals: u32,
-    /// The manager may have been told to stop what is issued: what comes next is a new incarnation.
+    /// The manager may have been told to stop the issued slots, so the next start is a new incarnation.
     pub revoked: bool,
-    /// Service up to `since` …
+    /// Service up to `since`.
     served: Service,
-    /// … from when so many thousandths of GPUs count as used.
+    /// Thousandths of GPUs in use from `since` on.
     gpus: i64,
     since: Time,
 }
 
-/// An incarnation that goes on if its successor is refused.
+/// An incarnation that continues if its successor is refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Outgoing {
     pub(crate) incarnation: Incarnation,
@@ -67,7 +67,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Issued {
-    /// Nothing yet, for a job that arrives.
+    /// The initial value for a job that arrives.
     pub(crate) fn nothing(arrival: Time) -> Self {
         Self {
             allocation: None,
@@ -92,7 +92,7 @@ impl Issued {
         }
     }
 
-    /// Counts service up to now, and from now on that of so many GPUs.
+    /// Adds the service up to now. From now on the job uses `gpus`.
     fn serve(&mut self, now: Time, gpus: i64) {
         self.served = self.service(now);
         (self.gpus, self.since) = (gpus, now);
@@ -104,18 +104,19 @@ impl Issued {
     }
 }
 
-/// What a job was given so far, and may be given without a restart.
+/// The service that a job has received, and changes of its issued slots.
 impl Job {
-    /// The GPU time that it had so far: from when its slots were issued to when they were taken back, restarts
-    /// included.
+    /// The GPU time of the job so far: from the issue of its slots to their withdrawal, including restarts.
     pub fn service(&self, now: Time) -> Service {
         self.issued.service(now)
     }
 
-    /// Whether it was told to start, move or leave and isn't seen to have done so, or started repeatedly and hasn't
-    /// reported since. An engine that takes turns leaves such a job alone: otherwise each round would undo the last one
-    /// where a manager or a start takes longer than a round, and no job would ever train. A job that doesn't report is
-    /// left alone for a minute longer at each start from the third on, for ten minutes at most.
+    /// Whether the job is changing: it was told to start, move or leave and isn't observed to have done so, or it
+    /// started repeatedly and hasn't reported since.
+    ///
+    /// An engine with turns leaves such a job alone. Otherwise each round would undo the last one if a manager or a
+    /// start takes longer than a round, and no job would ever train. From the third start on, a job without reports is
+    /// left alone for one minute more per start, and at most for ten minutes.
     pub fn is_in_transit(&self, now: Time) -> bool {
         const MOST_MINUTES: u32 = 10;
         let issued = &self.issued;
@@ -124,20 +125,20 @@ impl Job {
         issued.allocation.is_some() && (issued.revoked || self.seen.allocation != issued.allocation || starts)
     }
 
-    /// It is issued these slots, or none, from now on.
+    /// Sets the issued slots from now on. `None`: no slots.
     pub(crate) fn issue(&mut self, allocation: Option<Arc<Allocation>>, now: Time) {
         let gpus = allocation.as_ref().map_or(0, |allocation| self.gpus(allocation.shape()));
         self.issued.allocation = allocation;
         self.issued.serve(now, gpus);
     }
 
-    /// What it is issued is taken back.
+    /// Withdraws the issued slots.
     pub(crate) fn revoke(&mut self, now: Time) {
         self.issued.revoked = true;
         self.issued.serve(now, 0);
     }
 
-    /// What it is issued has changed: in place, or as a new incarnation.
+    /// Numbers a change of the issued slots: as a revision in place, or as a new incarnation.
     pub(crate) fn renumber(&mut self, in_place: bool) {
         let issued = &mut self.issued;
         if in_place {
@@ -146,7 +147,7 @@ impl Job {
         }
         let reported = std::mem::take(&mut self.learnt.reported);
         if issued.revoked {
-            // It was told to stop.
+            // The old incarnation was told to stop.
             issued.outgoing = None;
         } else if self.seen.allocation.is_some() && self.seen.incarnation == issued.incarnation {
             let (incarnation, revision) = (issued.incarnation, issued.revision);
@@ -157,7 +158,7 @@ impl Job {
         issued.revision = Revision(0);
     }
 
-    /// Whether what is seen is the incarnation that the present one was to replace.
+    /// Whether the observed incarnation is the one that the current one was to replace.
     pub(crate) fn can_go_back(&self) -> bool {
         let seen = self.seen.incarnation;
         !self.issued.revoked
@@ -165,7 +166,7 @@ impl Job {
             && self.issued.outgoing.as_ref().is_some_and(|outgoing| outgoing.incarnation == seen)
     }
 
-    /// The incarnation before the present one goes on, with a revision of its own.
+    /// Returns to the incarnation before the current one, with the next revision of it.
     pub(crate) fn go_back(&mut self) {
         let Some(outgoing) = self.issued.outgoing.take() else { return };
         self.issued.incarnation = outgoing.incarnation;
@@ -173,12 +174,12 @@ impl Job {
         self.learnt.reported = outgoing.reported;
     }
 
-    /// What its manager is to be sent.
+    /// The issue to send to the manager.
     pub(crate) fn issue_of(&self, verdict: Verdict) -> Issue {
         Issue { job: self.id, verdict, incarnation: self.issued.incarnation, revision: self.issued.revision }
     }
 
-    /// What the manager made of it on its own counts as issued, where that can be said without a restart.
+    /// Records the observed slots as issued, if that is possible without a restart.
     pub(crate) fn adopt(&mut self, seen: Arc<Allocation>, decision: DecisionId, now: Time) {
         let issued = &self.issued;
         if self.can_go_back() {

@@ -1,4 +1,4 @@
-//! What a job's reports say, and what is predicted from them.
+//! Progress from a job's reports, and predictions from it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,55 +11,55 @@ use crate::{
     time::{Span, Time},
 };
 
-/// How far a job's training has come, from its reports.
+/// The training progress of a job, from its reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// When it was last reported.
+    /// Time of the last report.
     pub at: Option<Time>,
     /// Steps done, over all incarnations.
     pub step: u64,
-    /// Whole epochs done.
+    /// Completed epochs.
     pub epoch: u32,
-    /// Steps in one epoch at the current shape; 0 until reported.
+    /// Steps per epoch at the current shape. 0 before the first report.
     pub steps_per_epoch: u64,
-    /// The last reported loss.
+    /// Last reported loss.
     pub loss: Option<f64>,
-    /// The last reported accuracy.
+    /// Last reported accuracy.
     pub accuracy: Option<f64>,
-    /// Steps per second over the last report, at the shape it ran in.
+    /// Steps per second over the last report's period, at the shape of that time.
     pub speed: Option<f64>,
-    /// Reports that were ignored: nonsense, out of order, of an old incarnation.
+    /// Number of ignored reports: invalid, out of order, or of an old incarnation.
     pub ignored: u64,
 }
 
-/// The watch over a job's workers, and whom it found last.
+/// The watch for stragglers among a job's workers, and its last result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stragglers {
-    /// None before the first report with times.
+    /// `None` before the first report with times.
     pub(crate) watch: Option<StragglerWatch>,
-    /// Workers that were too slow in the last report, and in enough reports before it.
+    /// Workers that were too slow in the last report and in enough reports before it.
     pub found: Vec<Straggler>,
 }
 
-/// What the fits say, as of the last time they ran.
+/// Results of the last run of the fits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fits {
     /// Loss over epochs.
     pub loss: Option<LossFit>,
-    /// When that meets the job's convergence rule.
+    /// Predicted epoch at which the loss fit meets the job's convergence rule.
     pub convergence: Option<Prediction>,
     /// Steps per second over (p, w).
     pub speed: Option<SpeedFit>,
-    /// Why further training isn't worthwhile (MLF-C's OptStop), where the job may be stopped for that.
+    /// Why further training isn't worthwhile (MLF-C's OptStop), if the scheduler is allowed to stop the job for that.
     pub stop: Option<Stop>,
 }
 
-/// What a job's reports say, and what is predicted from them.
+/// Progress from a job's reports, and predictions from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Learnt {
-    /// How far it has come.
+    /// Reported progress.
     pub progress: Progress,
-    /// Data chunks trained to their end.
+    /// Completed data chunks.
     pub chunks: OrdSet<u32>,
     /// Mean losses over epochs.
     pub losses: Arc<LossHistory>,
@@ -69,18 +69,18 @@ pub struct Learnt {
     pub speeds: Arc<SpeedHistory>,
     /// Predictions.
     pub fits: Arc<Fits>,
-    /// Last sequence number accepted from each reporting slot of the incarnation that is to run.
+    /// Last accepted sequence number of each reporting slot of the incarnation that should run.
     pub reported: BTreeMap<(Role, u32), u64>,
-    /// Workers that hold the others up.
+    /// Workers that delay the others.
     pub stragglers: Arc<Stragglers>,
-    /// Measured time that a restart costs; before the first, what the owner said.
+    /// Measured time of a restart. Before the first restart: the owner's value.
     pub restart_cost: Span,
-    /// Time lost to restarts so far.
+    /// Total time lost to restarts.
     pub restart_total: Span,
 }
 
 impl Learnt {
-    /// Nothing but what the owner says of speeds and restarts.
+    /// The initial value: the owner's speeds and restart cost.
     pub(crate) fn nothing(speeds: SpeedHistory, restart_cost: Span) -> Self {
         Self {
             progress: Progress::default(),

@@ -1,4 +1,4 @@
-//! Jobs: what was asked for ([`JobSpec`]) and what is known about each active one ([`Job`]).
+//! Jobs: their specification ([`JobSpec`]) and the state of active ones ([`Job`]).
 
 mod active;
 mod file;

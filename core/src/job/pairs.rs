@@ -1,22 +1,22 @@
-//! A job description as dotted keys with values, as managers carry it: `worker.max` = `8`.
+//! A job description as pairs of dotted key and value, as managers transport it: `worker.max` = `8`.
 
 use toml::{Table, Value, map::Entry};
 
 use super::{file, file::JobFileError, spec::JobSpec, spec::JobSpecError};
 use crate::text::{DEEPEST, read_toml, shown};
 
-/// Pairs of one job.
+/// Maximum number of pairs of a job.
 const MOST: usize = 256;
-/// Bytes of a key, and of a value.
+/// Maximum bytes of a key, and of a value.
 const LONGEST_KEY: usize = 256;
 const LONGEST_VALUE: usize = 8 << 10;
-/// Characters of either in what is said about it.
+/// Maximum characters of a key or a value in error messages.
 const SHOWN: usize = 100;
 
-/// Keys whose value is text even where it looks like a number.
+/// Keys whose value is always text, even if it looks like a number.
 const TEXT: [&str; 7] = ["name", "model", "tenant", "queue", "worker.command", "server.command", "dataset.upload"];
 const LABELS: &str = "constraints.labels.";
-/// Tables whose keys may themselves hold dots.
+/// Tables whose keys can contain dots.
 const FREE: [&str; 3] = [LABELS, "worker.resources.", "server.resources."];
 
 pub(super) fn parse<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<JobSpec, JobFileError> {
@@ -31,7 +31,7 @@ pub(super) fn parse<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> 
         insert(&mut root, key, text)?;
     }
     file::read(root).map_err(|error| match &error {
-        // "unknown field `wroker`, expected …": whose value it was helps to find it.
+        // The library's message is "unknown field `wroker`, expected …". The key and value of the pair are added to it.
         JobFileError::Syntax(problem) => {
             let named =
                 |key: &str| segments(key).iter().any(|part| problem.starts_with(&format!("unknown field `{part}`")));
@@ -44,7 +44,7 @@ pub(super) fn parse<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> 
     })
 }
 
-/// Before anything is made of them: tables nest as deep as a key has parts.
+/// Checks lengths and nesting before anything is parsed: tables nest as deep as a key has parts.
 fn check(key: &str, text: &str) -> Result<(), JobSpecError> {
     let parts = segments(key).len();
     let problem = if key.len() > LONGEST_KEY {
@@ -82,19 +82,19 @@ fn insert(root: &mut Table, key: &str, text: &str) -> Result<(), JobSpecError> {
     }
 }
 
-/// `gpu:a100` and the like are keys too; only dots part them, and not within a table of free names.
+/// Splits a key at its dots, but not within a table with free names. Segments such as `gpu:a100` stay whole.
 fn segments(key: &str) -> Vec<&str> {
     let free = FREE.into_iter().find(|table| key.starts_with(table));
     let (fixed, name) = free.map_or((key, None), |table| (&key[..table.len() - 1], Some(&key[table.len()..])));
     fixed.split('.').map(|segment| segment.trim_matches('"')).chain(name.map(|name| name.trim_matches('"'))).collect()
 }
 
-/// TOML where it is TOML, else the text itself: `12h` needs no quotes. What nests deeper than anything a job says is
-/// text.
+/// Parses a value as TOML if possible, else takes the text itself: `12h` needs no quotes. A value that nests deeper
+/// than any key of a job allows is text.
 fn value(key: &str, text: &str) -> Value {
     let read = read_toml::<Table>(&format!("v = {text}"), 2 * LONGEST_VALUE).ok().and_then(|mut table| {
         let value = table.remove("v");
-        // A line break in the text could bring more keys along.
+        // A line break in the text could add further keys.
         value.filter(|value| table.is_empty() && !matches!(value, Value::Datetime(_)))
     });
     let is_text = TEXT.contains(&key) || key.starts_with(LABELS);

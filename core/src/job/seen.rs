@@ -1,4 +1,4 @@
-//! What the manager says of a job.
+//! The manager's observation of a job.
 
 use std::sync::Arc;
 
@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::{decision::Allocation, ids::Incarnation, time::Time};
 
-/// What the manager says a job is doing.
+/// What a job does, as observed by its manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// No slot exists.
     #[default]
     Stopped,
-    /// Slots exist; not all of them run yet.
+    /// Slots exist, but not all of them run yet.
     Starting,
     /// All observed slots run.
     Running,
-    /// Leaving, with a checkpoint.
+    /// The job saves a checkpoint and leaves.
     Stopping,
 }
 
-/// What the manager last said of a job.
+/// The manager's last observation of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Its slots, of whatever incarnation; none where no slot exists.
+    /// The job's slots, of any incarnation. `None` if no slot exists.
     pub allocation: Option<Arc<Allocation>>,
-    /// What they were doing.
+    /// The phase of the slots.
     pub phase: Phase,
-    /// The incarnation that they belong to.
+    /// The incarnation of the slots.
     pub incarnation: Incarnation,
-    /// When the job first ran.
+    /// Time of the first run.
     pub started: Option<Time>,
 }

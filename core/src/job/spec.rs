@@ -1,4 +1,4 @@
-//! What a job's owner asks for, and what of it can be checked without a cluster.
+//! The specification of a job by its owner, with the checks that need no cluster.
 
 use std::collections::BTreeMap;
 
@@ -13,29 +13,29 @@ use crate::{
     time::Span,
 };
 
-/// How a job may be resized while it runs.
+/// Which roles may be resized while the job runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resize {
     /// Workers and parameter servers.
     #[default]
     Any,
-    /// Workers only; parameter servers stay at what was requested.
+    /// Workers only. The number of parameter servers stays as requested.
     Workers,
-    /// Never: it runs as requested or not at all.
+    /// None: the job runs with the requested shape or not at all.
     Fixed,
 }
 
-/// How gradients meet parameters.
+/// How workers exchange gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrainingMode {
-    /// Parameter servers wait for every worker in each step.
+    /// Parameter servers wait for the gradients of all workers in each step.
     #[default]
     Sync,
-    /// Parameter servers update with each worker's gradients as they come.
+    /// Parameter servers apply the gradients of each worker when they arrive.
     Async,
-    /// No parameter servers: workers form a ring.
+    /// Without parameter servers: workers form a ring.
     AllReduce,
 }
 
@@ -47,7 +47,7 @@ pub struct Convergence {
     pub delta: f64,
     /// Epochs in a row.
     pub patience: u32,
-    /// The end in any case.
+    /// Maximum number of epochs.
     pub max_epochs: u32,
 }
 
@@ -57,18 +57,18 @@ impl Default for Convergence {
     }
 }
 
-/// What one worker or one parameter server needs, and how many there may be.
+/// The demand of one worker or parameter server, and the allowed counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleSpec {
-    /// By resource name, in sub-units.
+    /// Amounts by resource name, in sub-units.
     pub demand: BTreeMap<String, i64>,
-    /// The fewest that the job runs with.
+    /// The minimum with which the job runs.
     pub min: u32,
-    /// The most it can use.
+    /// The maximum that the job can use.
     pub max: u32,
-    /// What it gets from an engine that doesn't choose.
+    /// The count that the job gets from an engine that doesn't choose.
     pub requested: u32,
-    /// The program to start; empty where the manager knows it.
+    /// The program to start. Empty if the manager knows it.
     pub command: String,
 }
 
@@ -77,56 +77,56 @@ pub struct RoleSpec {
 pub struct Dataset {
     /// Data chunks (D_j).
     pub chunks: u32,
-    /// Mini-batches in a chunk (Mb_j).
+    /// Mini-batches per chunk (Mb_j).
     pub batches_per_chunk: u32,
-    /// Times each chunk is trained (E_j).
+    /// Number of passes over each chunk (E_j).
     pub epochs: u32,
-    /// Time of one mini-batch on one worker, without its communication (τ); where it isn't given, engines take it from
-    /// the fitted speed of a single worker.
+    /// Time of one mini-batch on one worker, without communication (τ). If it is unset, engines derive it from the
+    /// fitted speed of a single worker.
     pub batch_time: Option<Span>,
-    /// Where a chunk is uploaded from: servers say how long that takes, by their label `upload.` with this name.
+    /// The source of uploads. A server's label `upload.` with this name states the time of an upload to it.
     pub upload: String,
-    /// MiB of a chunk on the disk of the server that trains it; 0 where unknown.
+    /// MiB of a chunk on the disk of the server that trains it. 0 if unknown.
     pub chunk_size: i64,
 }
 
 impl Dataset {
-    /// More chunks than this aren't told apart: no engine dispatches a dataset of more one by one.
+    /// Maximum number of chunks that are tracked one by one. No engine dispatches the chunks of a larger dataset.
     pub const MOST_TRACKED: u32 = 10_000;
 }
 
-/// One part of a model that is cut into several: a task, of which each replica of the model has one on a worker of its
-/// own (MLFS §3.2).
+/// One of several parts into which a model is cut. It is a task: each replica of the model trains the part on a worker
+/// of its own (MLFS §3.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
-    /// Parameters in it (S_k); 0 in all of them: they are alike.
+    /// Number of parameters in the part (S_k). 0 in all parts: they have equal size.
     pub parameters: u64,
-    /// The partitions whose output it needs, by their place in the list: earlier ones.
+    /// The parts whose output this one needs, as indices of earlier list entries.
     pub after: Vec<u32>,
 }
 
 impl StopChoice {
-    /// All of them, from the latest to the earliest end.
+    /// All choices, from the latest to the earliest end.
     pub const ALL: [Self; 3] = [Self::Epochs, Self::Optimal, Self::Accuracy];
 }
 
 impl Partition {
-    /// So many alike, each after the one before it: a model cut between its layers.
+    /// A chain of `count` equal parts, each after the previous one: a model that is cut between its layers.
     pub fn chain(count: u32) -> Vec<Self> {
         (0..count).map(|at| Self { parameters: 0, after: at.checked_sub(1).into_iter().collect() }).collect()
     }
 }
 
-/// When training ends (MLFS §3.5), besides by [`Convergence`].
+/// When training ends (MLFS §3.5), in addition to [`Convergence`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StopChoice {
-    /// As the owner's rule says, no earlier (option i).
+    /// Only by the owner's convergence rule (option i).
     #[default]
     Epochs,
-    /// Once nothing is left to gain, or the accuracy asked for can't be reached (option ii, OptStop).
+    /// When further training would gain nothing, or the requested accuracy is out of reach (option ii, OptStop).
     Optimal,
-    /// Once the accuracy asked for is reached (option iii).
+    /// When the requested accuracy is reached (option iii).
     Accuracy,
 }
 
@@ -141,79 +141,78 @@ pub struct ProfiledSpeed {
     pub speed: f64,
 }
 
-/// More parts of one model are a mistake.
+/// Maximum number of parts of a model.
 const MOST_PARTITIONS: usize = 256;
-/// Resources that one role may name, and bytes of such a name.
+/// Maximum number of resources of one role, and maximum bytes of their names.
 const MOST_RESOURCES: usize = 16;
 const LONGEST_RESOURCE: usize = 64;
-/// Labels that a job may ask for, and bytes of a label and of its value.
+/// Maximum number of required labels, and maximum bytes of a label and of its value.
 const MOST_LABELS: usize = 64;
 const LONGEST_LABEL: usize = 128;
 const LONGEST_LABEL_VALUE: usize = 256;
-/// Speeds measured beforehand: more pairs than are kept of what a job shows itself.
+/// Maximum number of profiled speeds. It exceeds the number of (p, w) pairs that are kept of a job's own measurements.
 const MOST_PROFILED: usize = 256;
-/// Bytes of where data is uploaded from.
+/// Maximum bytes of the upload source.
 const LONGEST_UPLOAD: usize = 128;
 
-/// A job as its owner describes it, validated.
+/// A job as described by its owner, validated.
 ///
-/// The same fields travel in the TOML job file ([`JobSpec::from_toml`]), `job.proto` and the C struct.
+/// The TOML job file ([`JobSpec::from_toml`]), `job.proto` and the C struct have the same fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Unique among active jobs.
     pub name: String,
-    /// Jobs of one model share what was learnt about its speed.
+    /// Name of the model. Jobs of one model share fitted speeds.
     pub model: String,
-    /// Who pays.
+    /// The tenant that the job counts for.
     pub tenant: String,
-    /// Which queue it waits in.
+    /// The queue of the job.
     pub queue: String,
-    /// Higher goes first where an engine looks at it.
+    /// Engines that consider priorities take higher ones first.
     pub priority: i32,
-    /// What may change while it runs.
+    /// Which roles may be resized while it runs.
     pub resize: Resize,
     /// Synchronous, asynchronous or all-reduce.
     pub mode: TrainingMode,
-    /// Examples a step trains: of the whole job (sync, all-reduce) or of one worker (async).
+    /// Examples per step: of the whole job (sync, all-reduce) or of one worker (async).
     pub batch: u64,
-    /// Examples in an epoch; 0 where only the program knows.
+    /// Examples per epoch. 0 if only the program knows.
     pub examples: u64,
-    /// When it is done.
+    /// When the job has converged.
     pub convergence: Convergence,
-    /// Its workers.
+    /// Demand and counts of the workers.
     pub worker: RoleSpec,
-    /// Its parameter servers; none for all-reduce.
+    /// Demand and counts of the parameter servers. `None` for all-reduce.
     pub server: Option<RoleSpec>,
-    /// No server hosts workers and parameter servers of it at once, even where the pool would allow that.
+    /// No server hosts both workers and parameter servers of the job, even if the pool allows it.
     pub separate_roles: bool,
-    /// MiB of parameters; 0 where unknown.
+    /// MiB of parameters. 0 if unknown.
     pub model_size: i64,
-    /// Worth of an early end (OASiS).
+    /// The job's worth by its completion time (OASiS).
     pub utility: Option<Utility>,
-    /// Time after arrival by which it should be done (MLFS).
+    /// Time after arrival by which the job should be done (MLFS).
     pub deadline: Option<Span>,
-    /// Accuracy that suffices (MLFS).
+    /// The accuracy that suffices (MLFS).
     pub accuracy: Option<f64>,
-    /// When it ends.
+    /// When the scheduler ends the job.
     pub stop: StopChoice,
-    /// The furthest that the scheduler may go instead while the cluster is overloaded: the owner's consent. Never less
-    /// than `stop`.
+    /// The earliest choice that the owner allows while the cluster is overloaded. It is at least `stop`.
     pub stop_under_load: StopChoice,
-    /// From 1 (can wait) to 10 (MLFS).
+    /// Urgency from 1 (can wait) to 10 (MLFS).
     pub urgency: Option<u32>,
-    /// Chunks (OASiS, edge).
+    /// The data chunks (OASiS, edge).
     pub dataset: Option<Dataset>,
-    /// The parts of its model, in an order in which each comes after what it needs; empty where every worker has the
-    /// whole model. Worker i trains part i mod K of replica i / K, so it runs as requested (`resize = "fixed"`), in K
-    /// workers a replica.
+    /// The parts of the model, each after the parts that it needs. Empty if each worker has the whole model. Worker i
+    /// trains part i mod K of replica i / K. So the job runs as requested (`resize = "fixed"`), with K workers per
+    /// replica.
     pub partitions: Vec<Partition>,
-    /// Labels that a server must carry.
+    /// Labels that a server must have.
     pub labels: BTreeMap<String, String>,
-    /// It is stopped after running so long.
+    /// Run time after which the job is stopped.
     pub time_limit: Option<Span>,
-    /// What a restart costs, as first guess.
+    /// Initial estimate of the cost of a restart.
     pub restart_cost: Option<Span>,
-    /// Speeds measured beforehand.
+    /// Speeds measured before submission.
     pub profile: Vec<ProfiledSpeed>,
 }
 
@@ -228,7 +227,7 @@ pub struct JobSpecError {
 }
 
 impl JobSpec {
-    /// The smallest valid job: one worker of one GPU, all defaults. A start for builders and tests.
+    /// The smallest valid job: one worker with one GPU, defaults for the rest. A starting point for builders and tests.
     pub fn minimal(name: &str) -> Self {
         let role = |demand: &[(&str, i64)], max| RoleSpec {
             demand: demand.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
@@ -270,7 +269,7 @@ impl JobSpec {
     /// Reads a TOML job file.
     ///
     /// # Errors
-    /// Names the key (and line, for syntax), the value and what is allowed.
+    /// Names the key (and the line of a syntax error), the value and what is allowed.
     ///
     /// ```
     /// use trainmaster_core::JobSpec;
@@ -287,7 +286,7 @@ impl JobSpec {
         file::parse(text)
     }
 
-    /// Reads the job file's fields from dotted keys with values, as they travel where there is no file. Text needs no
+    /// Reads the job file's fields from pairs of dotted key and value, for channels without a file. Text needs no
     /// quotes.
     ///
     /// # Errors
@@ -304,7 +303,7 @@ impl JobSpec {
         pairs::parse(pairs)
     }
 
-    /// Checks everything that can be checked without a cluster.
+    /// Makes all checks that need no cluster.
     ///
     /// # Errors
     /// The first key that is wrong, its value and what is allowed.
@@ -351,7 +350,7 @@ impl JobSpec {
             }
             _ => {}
         }
-        // Ignored, it would promise something about a job to which it can't apply.
+        // If it were ignored, the key would promise something that an all-reduce job can't have.
         if self.separate_roles && self.server.is_none() {
             return fail(
                 "separate_roles",
@@ -482,7 +481,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// The counts an engine may give: what the job allows and its `resize` rule.
+    /// The counts that an engine can choose: the job's limits under its `resize` rule.
     pub fn bounds(&self) -> Bounds {
         let counts =
             |role: &RoleSpec, fixed: bool| if fixed { (role.requested, role.requested) } else { (role.min, role.max) };
@@ -491,7 +490,7 @@ impl JobSpec {
         Bounds { workers, servers }
     }
 
-    /// The environment of its processes, beside what their manager adds.
+    /// Environment variables of the job's processes. The manager adds its own.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mode = match self.mode {
             TrainingMode::Sync => "sync",
@@ -507,8 +506,8 @@ impl JobSpec {
             ("TRAINMASTER_MAX_EPOCHS", self.convergence.max_epochs.to_string()),
         ];
         if !self.partitions.is_empty() {
-            // In characters that need no quotes anywhere: a chain of three is -:0:1, what comes after two parts has
-            // both as 0+1.
+            // The characters need no quotes in any shell: a chain of three is -:0:1. A part after two others has both
+            // as 0+1.
             let after = |part: &Partition| match part.after.as_slice() {
                 [] => "-".to_owned(),
                 after => after.iter().map(u32::to_string).collect::<Vec<_>>().join("+"),
@@ -528,7 +527,7 @@ impl JobSpec {
         environment
     }
 
-    /// The shape the owner asked for.
+    /// The shape that the owner requested.
     pub fn requested(&self) -> Shape {
         Shape { workers: self.worker.requested, servers: self.server.as_ref().map_or(0, |role| role.requested) }
     }
@@ -585,12 +584,12 @@ impl RoleSpec {
     }
 }
 
-/// Inclusive ranges of what a job may be given.
+/// Inclusive ranges of a job's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
-    /// From, to.
+    /// Minimum and maximum.
     pub workers: (u32, u32),
-    /// From, to; (0, 0) for all-reduce.
+    /// Minimum and maximum. (0, 0) for all-reduce.
     pub servers: (u32, u32),
 }
 

@@ -1,4 +1,4 @@
-//! A job's training in time slots: the work model of OASiS (§III), for every engine and metric that counts in slots.
+//! A job's training in time slots: the work model of OASiS (§III), for engines and metrics that count in slots.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -9,33 +9,33 @@ use crate::{
     time::{Span, Time},
 };
 
-/// Bits of a MiB sent and received again.
+/// Bits per MiB that is sent and received.
 const TWO_WAY_BITS: u128 = 2 * 8 * (1 << 20);
 
-/// More chunks than this are nobody's.
+/// Maximum number of chunk trainings. Larger numbers are mistakes.
 const MOST_WORK: u64 = 1 << 40;
 
-/// What a job has to train, and how fast workers do it: E epochs over N data chunks, each of which keeps one worker
-/// busy for M·(τ + 2e/b), M mini-batches of time τ and gradients of e bytes over b bandwidth. The time of a chunk is an
-/// exact fraction: ⌈d·m⌉ workers finish d chunks in a slot, and a rounded m would make that one too many.
+/// The amount of a job's training, and how fast workers do it: E epochs over N data chunks. Each chunk keeps one worker
+/// busy for M·(τ + 2e/b): M mini-batches of time τ, with gradients of e bytes over bandwidth b. The time of a chunk is
+/// an exact fraction. ⌈d·m⌉ workers finish d chunks in a slot, and with a rounded m that could be one worker too many.
 ///
-/// Work of asynchronous training adds up over workers, whatever their number in each slot; for the other modes it is an
-/// approximation.
+/// The work of asynchronous training adds up over workers, whatever their number in each slot. For the other modes this
+/// is an approximation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Training {
     /// E.
     pub epochs: u32,
-    /// N; no more workers than that at once (constraint 3).
+    /// N. The job has at most that many workers at once (constraint 3).
     pub chunks: u32,
-    /// Worker-milliseconds of one chunk, as a fraction in lowest terms.
+    /// Worker-milliseconds per chunk, as a fraction in lowest terms.
     chunk: (u128, u128),
-    /// The job's own, with at most N workers.
+    /// The job's bounds, with at most N workers.
     bounds: Bounds,
-    /// b and B in Mbit/s; b = 0 where none is reserved.
+    /// b and B in Mbit/s. b = 0 if none is reserved.
     bandwidth: (i64, i64),
 }
 
-/// A job that can't be counted in slots.
+/// Why a job's training can't be counted in slots.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TrainingError {
     /// E, N or M is unknown.
@@ -44,7 +44,7 @@ pub enum TrainingError {
     /// τ is unknown.
     #[error("dataset.batch_time: is missing, and no speed was measured or profiled yet that would tell it")]
     NoBatchTime,
-    /// Workers would need more bandwidth than as many parameter servers have (constraints 6 and 7).
+    /// Workers need more bandwidth than the same number of parameter servers has (constraints 6 and 7).
     #[error("worker.bandwidth: {worker} Mbit must be at most the {server} Mbit of a parameter server")]
     Bandwidth {
         /// b.
@@ -52,46 +52,46 @@ pub enum TrainingError {
         /// B.
         server: i64,
     },
-    /// No number of workers within its bounds has a number of parameter servers within them.
+    /// No allowed number of workers has an allowed number of parameter servers.
     #[error("server.max: no allowed number of workers (up to {workers}) goes with {least} to {most} parameter servers")]
     NoShape {
-        /// The most workers.
+        /// The maximum number of workers.
         workers: u32,
-        /// The fewest parameter servers.
+        /// The minimum number of parameter servers.
         least: u32,
-        /// The most.
+        /// The maximum number of parameter servers.
         most: u32,
     },
-    /// m > N: not even all its workers finish one chunk in a slot.
+    /// m > N: even all workers of the job can't finish one chunk in a slot.
     #[error("dataset.batches_per_chunk: a chunk takes {needed} workers in a slot of {slot}; it may have {most}")]
     ChunkTooLong {
         /// ⌈m⌉.
         needed: u128,
-        /// The slot.
+        /// Length of the slot.
         slot: Span,
-        /// The most workers at once.
+        /// The maximum number of workers at once.
         most: u32,
     },
-    /// Numbers beyond any cluster.
+    /// Numbers too large for any cluster.
     #[error("dataset: its chunks, batches and times are too large to be counted")]
     TooLarge,
 }
 
 impl Training {
-    /// Of an active job: τ as its owner gives it, else from the fitted speed of one worker.
+    /// The training of an active job. τ is the owner's value, or else comes from the fitted speed of one worker.
     ///
     /// # Errors
-    /// What keeps it from being counted in slots.
+    /// The job can't be counted in slots.
     pub fn of(job: &Job) -> Result<Self, TrainingError> {
         let servers = job.spec.bounds().servers.1.min(1);
         Self::new(&job.spec, job.learnt.fits.speed.as_ref().map(|fit| fit.speed(servers, 1)))
     }
 
-    /// Of a job's description. `speed` is what one worker does, in mini-batches a second with their communication; it
-    /// counts where the description has no `batch_time`.
+    /// The training of a job's description. `speed` is the speed of one worker in mini-batches per second, including
+    /// communication. It is used if the description has no `batch_time`.
     ///
     /// # Errors
-    /// What keeps it from being counted in slots.
+    /// The job can't be counted in slots.
     pub fn new(spec: &JobSpec, speed: Option<f64>) -> Result<Self, TrainingError> {
         let data = spec.dataset.as_ref().ok_or(TrainingError::NoDataset)?;
         let bandwidth = |table: &super::RoleSpec| table.demand.get("bandwidth").copied().unwrap_or(0);
@@ -131,41 +131,41 @@ impl Training {
         Ok(training)
     }
 
-    /// D = E·N: chunks to train in all, each as often as there are epochs.
+    /// D = E·N: total number of chunk trainings, with one per chunk and epoch.
     pub fn work(&self) -> u64 {
         u64::from(self.epochs) * u64::from(self.chunks)
     }
 
-    /// ⌈d·m⌉: workers that finish d chunks within a slot of this length; also worker-slots, over many slots.
+    /// ⌈d·m⌉: number of workers that finish d chunks within a slot of this length. Over many slots: worker-slots.
     pub fn workers_for(&self, chunks: u64, slot: Span) -> u64 {
         let time = u128::from(chunks) * self.chunk.0;
         u64::try_from(time.div_ceil(self.chunk.1 * slot.0.max(1) as u128)).unwrap_or(u64::MAX)
     }
 
-    /// Time that one worker takes for so many passes over a chunk, rounded up.
+    /// Time of one worker for `chunks` passes over a chunk, rounded up.
     pub fn time_of(&self, chunks: u64) -> Span {
         let time = (u128::from(chunks) * self.chunk.0).div_ceil(self.chunk.1.max(1));
         Span(i64::try_from(time).unwrap_or(i64::MAX))
     }
 
-    /// ⌊y/m⌋: chunks that y workers finish within a slot of this length.
+    /// ⌊y/m⌋: number of chunks that y workers finish within a slot of this length.
     pub fn chunks_of(&self, workers: u64, slot: Span) -> u64 {
         let time = u128::from(workers) * self.chunk.1 * slot.0.max(0) as u128;
         u64::try_from(time / self.chunk.0.max(1)).unwrap_or(u64::MAX)
     }
 
-    /// ⌈E·m⌉: the slots of the shortest run, with N workers throughout.
+    /// ⌈E·m⌉: number of slots of the shortest run, with N workers in each.
     pub fn shortest(&self, slot: Span) -> u64 {
         self.workers_for(self.epochs.into(), slot)
     }
 
-    /// m, for people.
+    /// m, for display.
     pub fn slots_per_chunk(&self, slot: Span) -> f64 {
         self.chunk.0 as f64 / (self.chunk.1 as f64 * slot.0.max(1) as f64)
     }
 
-    /// The shape with so many workers: with the fewest parameter servers that have their bandwidth (constraint 6) and
-    /// no more of them than workers (7); `None` outside the job's bounds.
+    /// The shape with this number of workers and the fewest parameter servers that have their bandwidth (constraint 6),
+    /// and no more of them than workers (constraint 7). `None` outside the job's bounds.
     pub fn shape(&self, workers: u32) -> Option<Shape> {
         let ((fewest, most), (least, limit)) = (self.bounds.workers, self.bounds.servers);
         let (worker, server) = self.bandwidth;
@@ -175,16 +175,16 @@ impl Training {
         allowed.then_some(Shape { workers, servers })
     }
 
-    /// Every shape it may have, by number of workers.
+    /// All allowed shapes, by number of workers.
     pub fn shapes(&self) -> impl Iterator<Item = Shape> + '_ {
         let (fewest, most) = self.bounds.workers;
         (fewest..=most).filter_map(|workers| self.shape(workers))
     }
 
-    /// Refuses m > N: a chunk that no slot of this length can hold.
+    /// Refuses m > N: a chunk that doesn't fit in a slot of this length.
     ///
     /// # Errors
-    /// It can't.
+    /// The chunk doesn't fit.
     pub fn check(&self, slot: Span) -> Result<(), TrainingError> {
         let most = self.shapes().map(|shape| shape.workers).max().unwrap_or(0);
         let needed = self.workers_for(1, slot);
@@ -194,14 +194,14 @@ impl Training {
         Ok(())
     }
 
-    /// Chunks trained so far, from a job's reports.
+    /// Number of chunks trained so far, from the job's reports.
     pub fn done(&self, progress: &Progress) -> u64 {
         self.done_since(progress, Span::ZERO)
     }
 
-    /// The same, with what workers train in so much worker-time since the last report.
+    /// The same, plus the chunks trained in `since` of worker-time after the last report.
     pub fn done_since(&self, progress: &Progress, since: Span) -> u64 {
-        // Parts of a chunk, so that two of them can make one.
+        // Fractions of a chunk, so that two of them can add up to one.
         const PARTS: u128 = 1 << 20;
         let (chunks, epochs) = (u128::from(self.chunks), u128::from(progress.epoch));
         let part = match u128::from(progress.steps_per_epoch) {
@@ -217,25 +217,25 @@ impl Training {
     }
 }
 
-/// Slots of one length, counted from the origin of time.
+/// Time slots of equal length, counted from the origin of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slots {
-    /// The length of one.
+    /// Length of a slot.
     pub length: Span,
 }
 
 impl Slots {
-    /// The slot a moment is in.
+    /// The slot of a point in time.
     pub fn of(self, at: Time) -> i64 {
         at.0.div_euclid(self.length.0)
     }
 
-    /// When a slot begins.
+    /// The start of a slot.
     pub fn start(self, slot: i64) -> Time {
         Time(slot.saturating_mul(self.length.0))
     }
 
-    /// What is left of the slot a moment is in: all of it at its beginning.
+    /// The rest of the slot at a point in time. At its start: the whole slot.
     pub fn left(self, at: Time) -> Span {
         Span(self.length.0 - at.0.rem_euclid(self.length.0))
     }
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn workers_and_chunks_are_exact() {
-        // 30 batches of 40 s each: a third of an hour. Three chunks an hour, not two and a rounding.
+        // 30 batches of 40 s each take a third of an hour. One worker trains exactly three chunks per hour.
         let training = Training::new(&spec(10, 30, 7, Span::seconds(40)), None).unwrap();
         assert_eq!(training.work(), 70);
         assert_eq!([1, 3, 4, 6, 70].map(|chunks| training.workers_for(chunks, HOUR)), [1, 1, 2, 2, 24]);
@@ -285,13 +285,13 @@ mod tests {
 
     #[test]
     fn gradients_take_their_time_over_the_workers_bandwidth() {
-        // 125 MB there and back over 1 Gbit/s: 2 s a batch, beside 1 s of computing. 1000 · 3 s in an hour.
+        // 125 MB in both directions over 1 Gbit/s: 2 s per batch, and 1 s of computing. 1000 · 3 s in an hour.
         let mut spec = spec(10, 1, 1, Span::seconds(1));
         spec.model_size = 119;
         let training = Training::new(&spec, None).unwrap();
         let expected = (1.0 + 2.0 * 119.0 * 1_048_576.0 * 8.0 / 1e9) / 3600.0;
         assert!((training.slots_per_chunk(HOUR) - expected).abs() < 1e-12);
-        // Without a batch time the speed says it, communication and all.
+        // Without a batch time, the time comes from the speed, including communication.
         spec.dataset.as_mut().unwrap().batch_time = None;
         assert_eq!(Training::new(&spec, None), Err(TrainingError::NoBatchTime));
         let fitted = Training::new(&spec, Some(0.5)).unwrap();
@@ -327,7 +327,7 @@ mod tests {
         let training = Training::new(&spec(10, 30, 7, Span::seconds(40)), None).unwrap();
         let at = |epoch, step| training.done(&Progress { epoch, step, steps_per_epoch: 20, ..Progress::default() });
         assert_eq!([at(0, 0), at(0, 5), at(2, 50), at(2, 90), at(9, 0)], [0, 2, 25, 30, 70]);
-        // 30 batches of 40 s are a chunk: half a chunk was reported, the other half came since.
+        // 30 batches of 40 s are one chunk. Half a chunk was reported, and the other half was trained since.
         let half = Progress { step: 5, steps_per_epoch: 20, ..Progress::default() };
         let since = |seconds| training.done_since(&half, Span::seconds(seconds));
         assert_eq!([since(0), since(599), since(600), since(1800), since(1_000_000)], [2, 2, 3, 4, 70]);

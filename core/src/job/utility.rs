@@ -1,13 +1,13 @@
-//! What an early completion is worth (OASiS §III-C and §V).
+//! The worth of an early completion (OASiS §III-C and §V).
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::Span;
 
-/// Most entries of a table.
+/// Maximum number of entries of a table.
 const MOST_POINTS: usize = 64;
 
-/// What a job is worth by the time it takes from its arrival to its end; never more for a later end.
+/// A job's worth by the time from its arrival to its end. It never rises with time.
 ///
 /// ```
 /// use trainmaster_core::{Span, job::{Utility, UtilityKind}};
@@ -20,13 +20,14 @@ const MOST_POINTS: usize = 64;
 pub struct Utility {
     /// The curve.
     pub kind: UtilityKind,
-    /// The most it can be worth (γ1 of a sigmoid).
+    /// The maximum worth (γ1 of a sigmoid).
     pub value: f64,
-    /// How sharply a sigmoid falls around its target, per hour (γ2): 0 not at all, above 4 like a deadline.
+    /// Steepness of a sigmoid around its target, per hour (γ2). 0: constant. Above 4: like a deadline.
     pub decay: f64,
-    /// When half of a sigmoid's or linear curve's worth is gone (γ3), or all of a step's.
+    /// Time after which half of the worth of a sigmoid or linear curve is gone (γ3), or all of a step's.
     pub target: Span,
-    /// Of a table: from each of these times on it is worth so much; before the first, [`value`](Self::value).
+    /// Entries of a table: the time from which on the job has this worth. Before the first entry it is
+    /// [`value`](Self::value).
     pub points: Vec<(Span, f64)>,
 }
 
@@ -36,23 +37,23 @@ pub struct Utility {
 pub enum UtilityKind {
     /// value / (1 + e^(decay·(t − target)))
     Sigmoid,
-    /// value, whenever it ends.
+    /// value, at any time.
     Constant,
     /// value·(1 − t/(2·target)), at least 0.
     Linear,
     /// value up to the target, 0 after it.
     Step,
-    /// By [`Utility::points`].
+    /// According to [`Utility::points`].
     Table,
 }
 
 impl Utility {
-    /// A curve of this kind that is worth 1 for an end at once, with nothing else set.
+    /// A curve of this kind with worth 1 for an immediate end, and nothing else set.
     pub fn new(kind: UtilityKind) -> Self {
         Self { kind, value: 1.0, decay: 0.0, target: Span::ZERO, points: Vec::new() }
     }
 
-    /// Worth of an end so long after the arrival.
+    /// Worth of an end at this time after the arrival.
     pub fn at(&self, elapsed: Span) -> f64 {
         let hours = |span: Span| span.as_seconds() / 3600.0;
         match self.kind {
@@ -80,13 +81,13 @@ impl Utility {
         }
     }
 
-    /// The same curve under a site's cap: worth no more than `most` at any time.
+    /// The same curve under a site's cap: its worth is at most `most` at any time.
     pub fn capped(&self, most: f64) -> Self {
         let points = self.points.iter().map(|(from, worth)| (*from, worth.min(most))).collect();
         Self { value: self.value.min(most), points, ..self.clone() }
     }
 
-    /// The key that is wrong and what is allowed.
+    /// Returns the wrong key and what is allowed.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         let worth = |worth: f64| (0.0..=1e9).contains(&worth);
         if !worth(self.value) {
@@ -131,7 +132,7 @@ mod tests {
         let sigmoid = of(UtilityKind::Sigmoid);
         assert_eq!(at(&sigmoid, 4), 4.0);
         assert!((at(&sigmoid, 5) - 8.0 / (1.0 + std::f64::consts::E)).abs() < 1e-12);
-        // Far beyond the target: nothing, not a NaN.
+        // Far beyond the target the worth is 0, not NaN.
         assert_eq!(Utility { decay: 1e6, ..sigmoid.clone() }.at(Span(i64::MAX)), 0.0);
         assert_eq!(Utility { decay: 0.0, ..sigmoid }.at(Span(i64::MAX)), 4.0);
         assert_eq!(at(&of(UtilityKind::Constant), 1000), 8.0);
