@@ -1,4 +1,4 @@
-//! Compiles what is used of the managers' own protocols, without a system protoc.
+//! Compiles the used parts of the managers' own protocols, without a system protoc.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     #[cfg(feature = "ray")]

@@ -1,4 +1,4 @@
-//! What the adapters' configuration files have in common.
+//! Common parts of the adapters' configuration files.
 
 use std::{
     fs,
@@ -13,9 +13,9 @@ use trainmaster_core::{amount::Unit, text::read_toml};
 
 use trainmaster_manager::{Check, Health, Launch};
 
-/// Bytes of a file.
+/// Maximum size of a file in bytes.
 const LONGEST: usize = 16 << 20;
-/// Most GPUs that a file may give one server.
+/// Maximum number of GPUs of one server in a file.
 #[cfg(any(feature = "local", feature = "ray"))]
 pub(crate) const MOST_DEVICES: i64 = 1024;
 
@@ -27,15 +27,15 @@ pub enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: std::io::Error,
     },
-    /// Not TOML, an unknown key, or a value of the wrong type: with its line.
+    /// The text isn't TOML, or has an unknown key or a value of the wrong type. The problem names the line.
     #[error("{origin}: {problem}")]
     Syntax {
         /// The file.
         origin: String,
-        /// What is wrong, and where.
+        /// The problem and its place.
         problem: String,
     },
     /// A value that isn't allowed.
@@ -43,29 +43,29 @@ pub enum FileError {
     Value {
         /// The file.
         origin: String,
-        /// The key, with the table it belongs to.
+        /// The key, with its table.
         key: String,
-        /// What was written.
+        /// The value in the file.
         value: String,
-        /// What is wrong, and what is allowed.
+        /// The problem, and the allowed values.
         problem: String,
     },
 }
 
-/// Key, value, and what is wrong.
+/// Key, value and problem.
 pub(crate) type Wrong = (String, String, String);
 
 pub(crate) fn read(path: &Path) -> Result<String, FileError> {
     let read = || {
         let mut text = String::new();
-        // One byte more is too many, as the text's reader says.
+        // With one byte beyond the limit, `read_toml` reports that the text is too long.
         fs::File::open(path)?.take(LONGEST as u64 + 1).read_to_string(&mut text)?;
         Ok(text)
     };
     read().map_err(|error| FileError::Read { path: path.into(), error })
 }
 
-/// What a text says, as `understand` takes it; errors name its `origin`.
+/// Parses a text as TOML and converts it with `understand`. Errors name its `origin`.
 pub(crate) fn parse<F: DeserializeOwned, T>(
     text: &str,
     origin: &str,
@@ -76,13 +76,13 @@ pub(crate) fn parse<F: DeserializeOwned, T>(
     understand(file).map_err(|(key, value, problem)| FileError::Value { origin: origin.into(), key, value, problem })
 }
 
-/// The configuration file's path, for people.
+/// The configuration file's path, for display.
 pub(crate) fn shown(launch: &Launch) -> String {
     launch.config.as_ref().map_or("none given".into(), |file| file.display().to_string())
 }
 
-/// The check of an adapter's configuration under `name`, and, if that can be used, what `look` finds: something to say
-/// of it, and more checks.
+/// Checks an adapter's configuration under `name`. If it can be used, `look` returns a description of it and further
+/// checks.
 pub(crate) fn examine<T>(
     name: &'static str,
     config: Result<T, FileError>,
@@ -97,7 +97,7 @@ pub(crate) fn examine<T>(
     }
 }
 
-/// An amount of a resource, in its sub-units.
+/// An amount of a resource in its sub-units.
 pub(crate) fn amount(key: &str, value: &Value) -> Result<i64, String> {
     let text = match value {
         Value::String(text) => text.clone(),

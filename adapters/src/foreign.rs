@@ -1,17 +1,18 @@
-//! What others use of nodes, told apart from what our own jobs only just got or gave back.
+//! Foreign use of nodes, told apart from the use by jobs that were just started or stopped.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
-/// What is ours is told at another moment than what is used: what only seems to be others' is gone by then.
+/// Managers report use and jobs at different times. An apparent foreign use that is an own job's is gone after this
+/// time.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// What was seen to be used, and when.
+/// The amounts in use, with the times at which they were seen.
 type History = VecDeque<(Duration, BTreeMap<String, i64>)>;
 
-/// What others use of each node, once it is sure.
+/// Foreign use of each node, without short peaks.
 #[derive(Debug)]
 pub(crate) struct ForeignUse<N> {
     seen: BTreeMap<N, History>,
@@ -24,13 +25,13 @@ impl<N> Default for ForeignUse<N> {
 }
 
 impl<N: Ord + Clone> ForeignUse<N> {
-    /// Forgets the other nodes.
+    /// Removes all nodes for which `keep` is false.
     pub(crate) fn retain(&mut self, keep: impl Fn(&N) -> bool) {
         self.seen.retain(|node, _| keep(node));
     }
 
-    /// The least that was seen in a while, so that more is believed late and less at once. What is seen of a node first
-    /// is believed.
+    /// Returns the minimum of a node's amounts within the last `SETTLE`. An increase therefore counts late, and a
+    /// decrease at once. A node's first amounts count at once.
     pub(crate) fn settle(&mut self, now: Duration, node: &N, used: BTreeMap<String, i64>) -> BTreeMap<String, i64> {
         if !self.seen.contains_key(node) {
             self.seen.insert(node.clone(), VecDeque::new());

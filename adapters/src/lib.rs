@@ -1,8 +1,8 @@
-//! Cluster managers, as Trainmaster sees them: an adapter for each, found by name.
+//! Adapters for cluster managers, found by name.
 //!
-//! An adapter only translates: it carries out plans and reports what it sees. Each has a folder of its own, a feature
-//! of its own, and one line in [`ADAPTERS`]; nothing outside this crate names a manager. What is the same for all of
-//! them is in `trainmaster-manager`.
+//! An adapter only translates: it carries out plans and reports observations. Each adapter has its own folder, its own
+//! feature and one line in [`ADAPTERS`]. Nothing outside this crate names a manager. The code that all adapters share
+//! is in `trainmaster-manager`.
 
 #[cfg(any(feature = "local", feature = "ray", feature = "yarn"))]
 mod file;

@@ -1,4 +1,4 @@
-//! The loop that ties a manager, the daemon and time together: the same for every manager.
+//! The main loop of an adapter. It connects a manager with the daemon, and is the same for every manager.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -15,70 +15,70 @@ use super::{
     outbox::{Outbox, PlanAnswer, Snapshot},
 };
 
-/// The longest sleep: what only time brings is seen by then.
+/// Maximum time between two calls of [`Manager::act`]. It bounds the delay of changes that depend on time only.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// Between a connection that failed by a mistake in the program and the next one.
+/// Wait before a new connection after a panic in the old one.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The last message needs a moment to get out.
+/// Time to send the last message.
 const LAST_MESSAGE: Duration = Duration::from_millis(50);
 
 /// One manager, as an adapter translates it. `now` is the time since [`run`]'s `began`.
 ///
-/// What it has to do for plans is [`Follows`](super::Follows), with a [`Follower`](super::Follower).
+/// An adapter implements [`Follows`](super::Follows), with a [`Follower`](super::Follower), to take plans.
 #[async_trait]
 pub trait Manager: Send {
-    /// The name under which the daemon knows it.
+    /// The manager's name at the daemon.
     fn name(&self) -> String;
 
-    /// Whether any submitter may say which of the manager's jobs a submission is.
+    /// Whether any submitter can name the manager's own job for a submission.
     fn takes_submissions(&self) -> bool {
         false
     }
 
-    /// Whether it knows enough to attach: its first message tells all that there is, and what isn't in it counts as
-    /// gone.
+    /// Whether the manager knows enough to attach. The first message is a complete snapshot: the daemon treats servers
+    /// and jobs that it lacks as gone.
     fn is_ready(&self) -> bool {
         true
     }
 
-    /// The daemon listens.
+    /// Called when the daemon is connected.
     fn attached(&mut self, now: Duration);
 
-    /// The daemon is away.
+    /// Called when the connection to the daemon is lost.
     fn detached(&mut self) {}
 
-    /// Takes a plan over. Returns answers for jobs that it changes.
+    /// Takes a plan. Returns answers for the jobs that the plan changes.
     fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer>;
 
-    /// All servers and jobs as they are now.
+    /// Returns the current state of all servers and jobs.
     fn snapshot(&mut self, now: Duration) -> Snapshot;
 
-    /// The daemon knows all that the last snapshot said, or is away.
+    /// Called when the daemon knows everything in the last snapshot, or isn't connected.
     fn told(&mut self) {}
 
-    /// Does what there is to do, and touches the outbox where something may have changed. Returns when to act again at
-    /// the latest.
+    /// Carries out pending actions, and touches the outbox if something may have changed. Returns the latest time for
+    /// the next call.
     async fn act(&mut self, now: Duration, outbox: &mut Outbox) -> Option<Duration>;
 
-    /// Waits until there is something to do. It may be dropped at any await.
+    /// Waits until there is something to do. The future can be dropped at any await.
     async fn stirred(&mut self, now: Duration, outbox: &mut Outbox);
 
-    /// Whether it may be dropped when the host ends, at any await. Otherwise it is told to [end](Self::end).
+    /// Whether the manager can be dropped at any await when the host ends. Otherwise [`end`](Self::end) is called.
     fn ends_at_once(&self) -> bool {
         true
     }
 
-    /// The host ends: the agent goes on until the manager [is over](Self::is_over).
+    /// Called when the host ends. The agent continues until [`is_over`](Self::is_over).
     fn end(&mut self) {}
 
-    /// Whether nothing is left to end.
+    /// Whether the manager has finished after [`end`](Self::end).
     fn is_over(&self) -> bool {
         true
     }
 }
 
-/// Runs a manager until `shutdown` resolves: attaches to the daemon, again whenever that comes back. `began` is where
-/// the manager's time starts. Dropping the future ends it at once.
+/// Runs a manager until `shutdown` resolves. Attaches to the daemon, and attaches again after each lost connection.
+/// `began` is the start of the manager's time. If the future is dropped, the manager ends at once.
 pub async fn run(
     mut manager: impl Manager,
     began: Instant,
@@ -121,7 +121,7 @@ pub async fn run(
             }
             () = manager.stirred(now, &mut outbox) => {}
             Some(ended) = tasks.join_next() => {
-                // Only a mistake in the program ends it while it is listened to: the manager attaches anew.
+                // The task ends only by a panic while its receiver exists. The manager attaches again.
                 if let Err(error) = ended {
                     tracing::error!(manager = manager.name(), %error, "the connection to the daemon failed");
                 }
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::daemon::{Observations, Plans};
 
-    /// Counts what it is asked.
+    /// Counts its calls.
     #[derive(Clone, Default)]
     struct Idle {
         acts: Arc<AtomicU32>,
@@ -207,12 +207,12 @@ mod tests {
         }
     }
 
-    /// What happens to those who attach.
+    /// The daemon's behaviour when a manager attaches.
     #[derive(Clone, Copy)]
     enum Fate {
         Served,
         Away,
-        /// A mistake in the program, the first time.
+        /// A panic at the first attempt.
         Panic,
     }
 
@@ -252,7 +252,8 @@ mod tests {
         }
     }
 
-    /// Runs an idle manager for so long; how often it was asked to act and for a snapshot, and tries to attach.
+    /// Runs an idle manager for the given time. Returns the numbers of calls of `act` and `snapshot`, and of attempts
+    /// to attach.
     async fn idle(fate: Fate, long: Duration) -> (u32, u32, u32) {
         let (manager, daemon) = (Idle::default(), Arc::new(Fake { fate, tries: AtomicU32::new(0) }));
         run(manager.clone(), Instant::now(), daemon.clone(), sleep(long)).await;

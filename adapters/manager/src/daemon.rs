@@ -1,4 +1,4 @@
-//! What an adapter asks of the daemon, wherever that is.
+//! The calls from an adapter to the daemon, which is in the same process or remote.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -11,53 +11,53 @@ use trainmaster_proto::v1;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Observations under way before the next ones wait and are merged.
+/// Maximum number of observations in the stream's buffer. Later ones wait and are merged.
 const IN_FLIGHT: usize = 64;
 
 /// The stream of plans.
 pub type Plans = Pin<Box<dyn Stream<Item = Result<v1::Plan, Status>> + Send>>;
 
-/// The daemon: in the same process, or [elsewhere](super::Remote).
+/// The daemon: in the same process, or [remote](super::Remote).
 #[async_trait]
 pub trait Daemon: Send + Sync {
-    /// Opens a manager's stream. Only once the daemon is reached, [`Observations::open`] is called: it makes the
+    /// Opens a manager's stream. [`Observations::open`] is called only after the daemon is reached: it takes the
     /// manager's snapshot, which is the first observation.
     ///
     /// # Errors
-    /// The daemon is away, or refuses the manager.
+    /// The daemon isn't reachable, or refuses the manager.
     async fn attach(&self, observations: Observations) -> Result<Plans, Status>;
 
     /// Submits a job that came from a cluster. Returns its number.
     ///
     /// # Errors
-    /// The daemon is away, or refuses the job.
+    /// The daemon isn't reachable, or refuses the job.
     async fn submit(&self, spec: &JobSpec, cluster: &str, native: &str) -> Result<u64, Status>;
 
-    /// The active jobs that came from a cluster; with `specs` each with what was submitted.
+    /// Returns the active jobs that came from a cluster. With `specs`, each has its submitted specification.
     ///
     /// # Errors
-    /// The daemon is away.
+    /// The daemon isn't reachable.
     async fn jobs_of(&self, cluster: &str, specs: bool) -> Result<Vec<v1::JobStatus>, Status>;
 
     /// Cancels an active job.
     ///
     /// # Errors
-    /// The daemon is away, or there is no such job.
+    /// The daemon isn't reachable, or there is no such job.
     async fn cancel(&self, job: u64) -> Result<(), Status>;
 
     /// Asks whether a job would be admitted.
     ///
     /// # Errors
-    /// The daemon is away, or busy.
+    /// The daemon isn't reachable, or busy.
     async fn admit(&self, spec: &JobSpec) -> Result<v1::AdmitReply, Status>;
 }
 
-/// What a manager is to send on a stream.
+/// A manager's observations for one stream, not yet opened.
 #[derive(Debug)]
 pub struct Observations(mpsc::Sender<Heard>);
 
 impl Observations {
-    /// The observations, as they come. The daemon may wait for the first one before it answers at all.
+    /// Returns the receiver of the observations. The daemon may wait for the first one before it answers the call.
     ///
     /// # Errors
     /// The adapter ends.
@@ -72,20 +72,21 @@ fn ends(_: mpsc::error::SendError<Heard>) -> Status {
     Status::cancelled("the adapter ends")
 }
 
-/// What the stream to the daemon brings.
+/// An event of the stream to the daemon.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// A new stream is being opened: the first message into it is a snapshot.
+    /// A new stream is being opened. Its first message is a snapshot.
     Opened(mpsc::Sender<v1::Observation>),
     /// The daemon answered.
     Attached,
-    /// The stream ended, or never came to be.
+    /// The stream ended, or couldn't be opened.
     Lost,
-    /// A plan came.
+    /// A plan arrived.
     Plan(v1::Plan),
 }
 
-/// Stays attached until the other end of `heard` is dropped: tries again, later and later, while the daemon is away.
+/// Stays attached until the other end of `heard` is dropped. Reconnects while the daemon isn't reachable, with
+/// increasing waits.
 pub(crate) async fn keep(manager: String, daemon: Arc<dyn Daemon>, heard: mpsc::Sender<Heard>) {
     let mut wait = FIRST_WAIT;
     let mut said = false;
@@ -102,7 +103,7 @@ pub(crate) async fn keep(manager: String, daemon: Arc<dyn Daemon>, heard: mpsc::
             wait = FIRST_WAIT;
             said = false;
         }
-        // Once is enough, however long it stays away.
+        // One warning per outage.
         if std::mem::replace(&mut said, true) {
             tracing::debug!(manager, %error, ?wait, "still not attached");
         } else {

@@ -1,4 +1,4 @@
-//! How a manager follows the scheduler's plans.
+//! Following the scheduler's plans.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -6,28 +6,29 @@ use trainmaster_proto::v1;
 
 use super::{order::Order, outbox::PlanAnswer};
 
-/// What carries out orders: the part of an adapter that differs from manager to manager.
+/// Carries out orders: the part of an adapter that depends on the manager.
 pub trait Follows {
-    /// Which plan is followed.
+    /// Returns the state of the followed plan.
     fn follower(&mut self) -> &mut Follower;
 
     /// How many devices a server lists: `None` if there is no such server, `Some(None)` if the manager chooses devices.
     fn devices(&self, server: &str) -> Option<Option<usize>>;
 
-    /// Takes a job's plan, which stands in place of the last one. `order` is the cause where the plan makes no sense:
-    /// then the last one stands.
+    /// Takes a job's order, which replaces the last one. `order` is an error with its cause if the order is invalid.
+    /// Then the last one stays in force.
     fn order(&mut self, now: Duration, job: &Named, order: Result<Order, String>) -> Taken;
 
-    /// Jobs that aren't listed aren't the scheduler's any more.
+    /// Called with a full plan. Jobs that aren't listed are no longer the scheduler's.
     fn unlisted(&mut self, now: Duration, decision: u64, listed: &BTreeSet<u64>);
 
-    /// The whole plan was taken. Returns the answers to orders that were taken [`Later`](Taken::Later).
+    /// Called after the whole plan was taken. Returns the answers to orders that were taken [`Later`](Taken::Later).
     fn taken(&mut self, _now: Duration) -> Vec<PlanAnswer> {
         Vec::new()
     }
 
-    /// Takes a plan over, as far as it makes sense. Returns answers for the jobs that it changes, and for all jobs
-    /// where it is the first since the scheduler came. Adapters call it; they don't write it.
+    /// Takes a plan, except for invalid orders. Returns answers for the jobs that it changes. For the first plan after
+    /// the scheduler attaches, and for a plan that isn't full, returns answers for all of its jobs. Adapters call it;
+    /// they don't implement it.
     fn follow(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         let Some(answers_all) = self.follower().begin(now, &plan) else { return Vec::new() };
         let mut answers = Vec::new();
@@ -66,47 +67,47 @@ pub trait Follows {
 pub struct Named {
     /// Its number.
     pub job: u64,
-    /// The decision that brought the order.
+    /// The order's decision.
     pub decision: u64,
-    /// Its name, also where the order makes no sense.
+    /// Its name, also if the order is invalid.
     pub name: String,
     /// Its owner.
     pub tenant: String,
-    /// Which of a manager's own jobs it is.
+    /// The manager's own job that it is, if any.
     pub external: Option<v1::ExternalId>,
-    /// Whether it is to run.
+    /// Whether the order's action is to run.
     pub runs: bool,
 }
 
-/// What became of an order.
+/// The result of taking an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It is followed from now on.
     New,
-    /// It is the one that is followed already.
+    /// It is already followed.
     Same,
-    /// It can't be followed, and why.
+    /// It can't be followed, with the cause.
     Refused(String),
     /// It isn't this manager's, or needs no answer.
     Ignored,
-    /// It is answered once the whole plan was taken.
+    /// It is answered after the whole plan was taken.
     Later,
 }
 
-/// Which plan is followed, and until when.
+/// The stamp of the followed plan, and its expiry.
 #[derive(Clone, Debug, Default)]
 pub struct Follower {
     /// (term, decision) of the newest plan.
     stamp: Option<(u64, u64)>,
-    /// When the plan's time runs out.
+    /// When the plan expires.
     expires: Option<Duration>,
     knows_all: bool,
-    /// Whether the first plan since the scheduler came (back) was answered.
+    /// Whether the first plan since the scheduler attached (again) was answered.
     answered: bool,
 }
 
 impl Follower {
-    /// The scheduler listens: its next plan is answered whole.
+    /// The scheduler is connected: all orders of its next plan are answered.
     pub fn attached(&mut self) {
         self.answered = false;
     }
@@ -116,23 +117,23 @@ impl Follower {
         self.stamp
     }
 
-    /// Until when the plan stands; `None`: for good.
+    /// When the plan expires; `None`: never.
     pub fn expires(&self) -> Option<Duration> {
         self.expires
     }
 
-    /// Whether a plan stands.
+    /// Whether a plan is in force.
     pub fn stands(&self, now: Duration) -> bool {
         self.stamp.is_some() && self.expires.is_none_or(|at| now < at)
     }
 
-    /// Whether a full plan came: jobs that it didn't name aren't the scheduler's.
+    /// Whether a full plan arrived. Then jobs that it doesn't name aren't the scheduler's.
     pub fn knows_all(&self) -> bool {
         self.knows_all
     }
 
-    /// Takes the stamp of a plan. Returns whether all of its orders are answered; `None` for a plan older than the one
-    /// in force, which isn't followed.
+    /// Takes the stamp of a plan. Returns whether all of its orders are answered. Returns `None` for a plan older than
+    /// the one in force, which isn't followed.
     fn begin(&mut self, now: Duration, plan: &v1::Plan) -> Option<bool> {
         let stamp = (plan.term, plan.decision);
         if self.stamp.is_some_and(|applied| stamp < applied) {
@@ -153,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// Follows whatever it is told on server "a".
+    /// Follows every order on server "a".
     #[derive(Default)]
     struct Obedient {
         follower: Follower,
@@ -205,7 +206,7 @@ mod tests {
         manager.follower.attached();
         let answers = manager.follow(now, plan(3, true, &[(1, "a")]));
         assert_eq!((answers, manager.orders.len()), (vec![PlanAnswer::accepted(1)], 1), "the other one isn't listed");
-        // What isn't full lists what changed.
+        // A plan that isn't full lists changes only.
         assert_eq!(manager.follow(now, plan(3, false, &[(1, "a")])), [PlanAnswer::accepted(1)]);
         let refused = manager.follow(now, plan(4, false, &[(1, "b"), (3, "a"), (3, "a")]));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What a host needs to know of adapters to run them.
+//! An adapter's description, as hosts need it to run the adapter.
 
 use std::{
     future::Future,
@@ -12,44 +12,44 @@ use rustix::fs::{Access, access};
 
 use super::daemon::Daemon;
 
-/// An adapter at work; ends when it was told to, or with the error that stopped it.
+/// A running adapter. It ends after its shutdown, or with the error that stopped it.
 pub type Running = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
-/// Resolves when an adapter is to end.
+/// Resolves when the adapter has to end.
 pub type Shutdown = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a host tells every adapter; what is special to a manager stands in its configuration file.
+/// The values that a host gives every adapter. Manager-specific values are in the adapter's configuration file.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The adapter's configuration file; without one the adapter's defaults hold.
+    /// The adapter's configuration file. `None`: the adapter's defaults.
     pub config: Option<PathBuf>,
-    /// The feed's address for training programs, as `http://127.0.0.1:7070`; usually the daemon's.
+    /// The feed's address for training programs, such as `http://127.0.0.1:7070`; usually the daemon's.
     pub feed: String,
-    /// A folder that belongs to this adapter alone.
+    /// A folder for this adapter alone.
     pub state_dir: PathBuf,
-    /// Whether the jobs' processes end with the adapter, or go on until it is back.
+    /// Whether the jobs' processes end with the adapter. Otherwise they run until it starts again.
     pub end_jobs: bool,
-    /// How long a training program goes on without its feed before it ends by itself.
+    /// How long a training program continues without its feed before it ends by itself.
     pub orphan_grace: Duration,
     /// The program of jobs without a command.
     pub trainer: Option<PathBuf>,
 }
 
-/// The adapters of a build, and the commands that they bring. The program names it, and hands it to the daemon and the
+/// The adapters of a build, and their commands. The program creates this list and passes it to the daemon and the
 /// command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adapters {
-    /// In the order that people are shown.
+    /// In the order of display.
     pub all: &'static [AdapterInfo],
     /// By the adapter's name.
     pub commands: &'static [(&'static str, &'static [AdapterCommand])],
 }
 
 impl Adapters {
-    /// The adapter of a name.
+    /// Finds an adapter by its name.
     ///
     /// # Errors
-    /// There is none: says which there are.
+    /// There is no such adapter. The error lists the available ones.
     pub fn find(&self, name: &str) -> Result<&'static AdapterInfo, String> {
         self.all.iter().find(|adapter| adapter.name == name).ok_or_else(|| {
             let known: Vec<_> = self.all.iter().map(|adapter| adapter.name).collect();
@@ -64,75 +64,75 @@ impl Adapters {
 /// One adapter.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterInfo {
-    /// What `--adapter <name>[=<config>]` calls it.
+    /// Its name in `--adapter <name>[=<config>]`.
     pub name: &'static str,
     /// One line, for people.
     pub summary: &'static str,
-    /// Whether a daemon that was told of no adapter runs this one.
+    /// Whether a daemon without any `--adapter` runs this one.
     pub default: bool,
-    /// A configuration file to begin with, commented.
+    /// A commented configuration file to start from.
     pub sample: &'static str,
-    /// Whether this adapter could run here; a configuration that can't be read is one of the answers.
+    /// Checks whether this adapter could run here. An unreadable configuration is one of the results.
     pub doctor: fn(&Launch) -> Vec<Check>,
     /// Reads the configuration and returns the adapter, ready to be spawned on a Tokio runtime with I/O and time.
     pub start: fn(Launch, Arc<dyn Daemon>, Shutdown) -> anyhow::Result<Running>,
 }
 
-/// A command of an adapter's own: `trainmaster <adapter> <command> …`.
+/// An adapter's own command: `trainmaster <adapter> <command> …`.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterCommand {
     /// Its name.
     pub name: &'static str,
-    /// What it takes, as help shows it.
+    /// Its arguments, as shown in help.
     pub arguments: &'static str,
     /// One line, for people.
     pub about: &'static str,
-    /// Whether it asks a daemon, at least in some settings.
+    /// Whether it calls a daemon, at least in some settings.
     pub asks_daemon: bool,
-    /// Carries it out.
+    /// Executes it.
     pub run: fn(&[String], &DaemonAddress) -> anyhow::Result<CommandAnswer>,
 }
 
-/// Where the daemon is that a command may ask.
+/// The address and credentials for a command that calls the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonAddress {
-    /// As `http://127.0.0.1:7070`.
+    /// Such as `http://127.0.0.1:7070`.
     pub address: String,
-    /// The file with its token, where it asks for one.
+    /// The token file, if the daemon requires a token.
     pub token_file: Option<PathBuf>,
     /// Certificate authority of an `https` daemon, in PEM.
     pub ca: Option<PathBuf>,
-    /// The caller's certificate and its key, in PEM, where the daemon goes by these.
+    /// The caller's certificate and its key, in PEM, if the daemon requires them.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// What a command answers.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandAnswer {
-    /// For people, without the last line's end.
+    /// For people, without the final line break.
     pub text: String,
     /// For programs.
     pub json: serde_json::Value,
 }
 
-/// An answer of `doctor`.
+/// One check of `doctor`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What was looked at.
+    /// The checked object.
     pub name: &'static str,
-    /// Whether it will do.
+    /// The result.
     pub verdict: Health,
-    /// What was found; if it won't do, also what to do about it.
+    /// The finding. Unless the result is good, it also says what to do.
     pub detail: String,
 }
 
 impl Check {
-    /// An answer.
+    /// A check with its result.
     pub fn new(name: &'static str, verdict: Health, detail: String) -> Self {
         Self { name, verdict, detail }
     }
 
-    /// Whether a folder can be written, or made if it isn't there. Makes nothing.
+    /// Checks whether a folder can be written, or could be created. Creates nothing.
     pub fn folder(name: &'static str, folder: &Path) -> Self {
         let (there, shown) = (nearest_folder(folder), folder.display());
         match access(there, Access::WRITE_OK | Access::EXEC_OK) {
@@ -144,18 +144,18 @@ impl Check {
     }
 }
 
-/// The folder, or what is there of it to make it in.
+/// The folder itself or its nearest existing ancestor.
 pub fn nearest_folder(folder: &Path) -> &Path {
     folder.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."))
 }
 
-/// Whether what was looked at will do.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Health {
-    /// It will.
+    /// Usable.
     Good,
-    /// For some jobs, perhaps.
+    /// Perhaps unusable for some jobs.
     Doubtful,
-    /// The adapter can't work like this.
+    /// The adapter can't work with it.
     Bad,
 }

@@ -1,11 +1,11 @@
-//! An adapter's side of `manager.proto`: what is the same for every cluster manager.
+//! An adapter's side of `manager.proto`: the code that all cluster managers share.
 //!
-//! An adapter is one translator. It implements [`Follows`], which takes orders for jobs, and [`Manager`], which tells
-//! what there is and acts; [`run`] does the rest: it attaches to the [`Daemon`], again and again, answers plans, and
-//! sends what changed. A [`Follower`] keeps track of the plan in force. `sidecar/daemon/tests/service/fifth.rs` is a
-//! whole one.
+//! An adapter is one translator. It implements [`Follows`], which takes orders for jobs, and [`Manager`], which reports
+//! the state and acts. [`run`] does the rest: it attaches to the [`Daemon`], reconnects, answers plans and sends
+//! changes. A [`Follower`] keeps track of the plan in force. `sidecar/daemon/tests/service/fifth.rs` is a complete
+//! example.
 //!
-//! [`AdapterInfo`] is what a host needs to know of an adapter to run it.
+//! [`AdapterInfo`] describes an adapter for its host.
 
 mod agent;
 mod daemon;

@@ -10,64 +10,64 @@ use trainmaster_proto::v1;
 
 use super::slot::{Placement, SlotId};
 
-/// More slots than a job should ever have; a plan beyond it is a mistake.
+/// Maximum number of slots of a job. A plan with more is invalid.
 pub const MOST_SLOTS: usize = 65_536;
-/// A longer grace is cut to this.
+/// Maximum grace. A longer one is cut to this.
 const LONGEST_GRACE: Duration = Duration::from_secs(24 * 3600);
 
-/// What is to become of a job.
+/// The plan for one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The job's name.
     pub name: String,
-    /// Which incarnation is to run.
+    /// The planned incarnation.
     pub incarnation: u32,
-    /// Which revision of it.
+    /// The planned revision of the incarnation.
     pub revision: u32,
     /// What to do.
     pub action: Action,
-    /// Why it doesn't run, in words for its owner.
+    /// Why the job doesn't run, in words for its owner.
     pub reason: String,
-    /// How long a stopping program may take; none: as long as the manager says.
+    /// Maximum time for a program to stop. `None`: the manager's default.
     pub grace: Option<Duration>,
-    /// What its processes report with.
+    /// The token for its processes' reports.
     pub token: Token,
 }
 
-/// What is to be done with a job.
+/// The action for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// It runs with these slots.
     Run(Box<Run>),
     /// It stops with a checkpoint, to run again later.
     Wait,
-    /// It ends for good.
+    /// It ends permanently.
     Stop {
-        /// Its training is done: its programs end by themselves.
+        /// Whether its training is done. Then its programs end by themselves.
         completed: bool,
     },
-    /// It is refused for good.
+    /// It is refused permanently.
     Reject,
-    /// It is the manager's own again, and runs on as it is.
+    /// It belongs to the manager again, and runs on as it is.
     Release,
 }
 
-/// What a job runs with.
+/// A running job's slots, commands and environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// Its slots, one at least.
     pub slots: BTreeMap<SlotId, Placement>,
-    /// Those that have nothing to do for now: their devices are another job's.
+    /// Slots without work for now. Their devices are given to another job.
     pub idle: BTreeSet<SlotId>,
     /// The worker's program; empty: the manager's default.
     pub worker_command: String,
     /// The parameter server's program; empty: the worker's.
     pub server_command: String,
-    /// Variables for the environment of its processes.
+    /// Environment variables of its processes.
     pub environment: BTreeMap<String, String>,
 }
 
-/// A job's token, which nothing shows.
+/// A job's token. Debug output hides it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Token(pub String);
 
@@ -78,11 +78,11 @@ impl fmt::Debug for Token {
 }
 
 impl Order {
-    /// Reads a job's plan. `devices` says how many devices a server lists: `None` if there is no such server,
+    /// Reads a job's plan. `devices` returns how many devices a server lists: `None` if there is no such server,
     /// `Some(None)` if its manager chooses devices.
     ///
     /// # Errors
-    /// The cause of the refusal: names the value and what is allowed.
+    /// The cause of the refusal. It names the value and the allowed range.
     pub fn read(plan: v1::JobPlan, devices: impl Fn(&str) -> Option<Option<usize>>) -> Result<Self, String> {
         let grace = match u64::try_from(plan.grace_ms) {
             Ok(0) => None,
@@ -117,7 +117,7 @@ impl Order {
         })
     }
 
-    /// What it runs with, if it is to run.
+    /// The job's slots and commands, if it has to run.
     pub fn run(&self) -> Option<&Run> {
         match &self.action {
             Action::Run(run) => Some(run),
@@ -125,7 +125,7 @@ impl Order {
         }
     }
 
-    /// Whether the job is over.
+    /// Whether the job ends.
     pub fn ends(&self) -> bool {
         matches!(self.action, Action::Stop { .. } | Action::Reject)
     }

@@ -1,4 +1,4 @@
-//! What the daemon is told: answers in order, and of each server and job only its newest state.
+//! Messages to the daemon. Answers keep their order. For each server and job only the newest state is sent.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,9 +11,9 @@ use trainmaster_proto::v1::{
     self, Delta, Enacted, EnactedResult, Observation, ObservedJob, Server, ServerUse, Utilisation, observation::Kind,
 };
 
-/// Changes within this time travel together.
+/// Changes within this time are sent in one message.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Answers that wait for a daemon that doesn't read; it gets a snapshot when it comes back.
+/// Maximum number of waiting answers while the daemon doesn't read. It gets a snapshot when it attaches again.
 const MOST_ANSWERS: usize = 10_000;
 
 /// The answer to a job's plan.
@@ -21,9 +21,9 @@ const MOST_ANSWERS: usize = 10_000;
 pub struct PlanAnswer {
     /// The job's number.
     pub job: u64,
-    /// Why the plan can't be carried out, if it can't.
+    /// Why the plan can't be carried out. `None`: it can.
     pub refused: Option<String>,
-    /// When it may be asked again; none: as the scheduler thinks best, later and later.
+    /// When the scheduler can ask again. `None`: the scheduler chooses, with increasing waits.
     pub retry_after: Option<Duration>,
 }
 
@@ -33,44 +33,45 @@ impl PlanAnswer {
         Self { job, refused: None, retry_after: None }
     }
 
-    /// The plan can't be carried out, and why.
+    /// The plan can't be carried out, with the cause.
     pub fn refused(job: u64, cause: String) -> Self {
         Self { job, refused: Some(cause), retry_after: None }
     }
 }
 
-/// Everything that an adapter sees.
+/// The state of all servers and jobs, as an adapter sees them.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// By name. Shared: where it is the same as last time, nothing is compared.
+    /// By name. If it is the same object as last time, the comparison is skipped.
     pub servers: Arc<BTreeMap<String, Server>>,
     /// By number.
     pub jobs: BTreeMap<u64, ObservedJob>,
 }
 
-/// Messages to the daemon, as far as it is there.
+/// Messages to the daemon. They are dropped while it isn't connected.
 #[derive(Debug)]
 pub struct Outbox {
     /// The manager's name.
     manager: String,
-    /// Whoever may submit may say which of its jobs a submission is.
+    /// Whether any submitter can name the manager's own job for a submission.
     takes_submissions: bool,
     stream: Option<mpsc::Sender<Observation>>,
-    /// What the daemon knows.
+    /// The state that the daemon knows.
     told: Snapshot,
     answers: VecDeque<Enacted>,
-    /// Something changed; not to be sent before this.
+    /// Time of the next message, if something changed.
     flush_at: Option<Duration>,
 }
 
 impl Outbox {
-    /// Of a manager; with `takes_submissions` any submitter may say which of its jobs a submission is.
+    /// Creates a manager's outbox. With `takes_submissions`, any submitter can name the manager's own job for a
+    /// submission.
     pub fn new(manager: String, takes_submissions: bool) -> Self {
         let told = Snapshot::default();
         Self { manager, takes_submissions, stream: None, told, answers: VecDeque::new(), flush_at: None }
     }
 
-    /// A new stream: begins with everything there is.
+    /// Starts a new stream with a complete snapshot.
     pub fn open(&mut self, stream: mpsc::Sender<Observation>, snapshot: Snapshot) {
         self.answers.clear();
         self.flush_at = None;
@@ -80,7 +81,7 @@ impl Outbox {
         self.stream = sent.is_ok().then_some(stream);
     }
 
-    /// The daemon is away.
+    /// The connection to the daemon is lost.
     pub fn close(&mut self) {
         *self = Self::new(std::mem::take(&mut self.manager), self.takes_submissions);
     }
@@ -104,8 +105,8 @@ impl Outbox {
         self.answers.drain(..beyond);
     }
 
-    /// What was measured on servers, where anything was; false if nobody heard it: it isn't kept, the next measurement
-    /// is worth more.
+    /// Sends measured loads of servers, unless the list is empty. Returns false if they couldn't be sent. They aren't
+    /// kept, because the next measurement is more useful.
     pub fn measured(&self, servers: Vec<ServerUse>) -> bool {
         let heard = |stream: &mpsc::Sender<Observation>| {
             stream.try_send(self.observation(Kind::Utilisation(Utilisation { servers: servers.clone() }))).is_ok()
@@ -113,25 +114,25 @@ impl Outbox {
         servers.is_empty() || self.stream.as_ref().is_some_and(heard)
     }
 
-    /// Something may have changed.
+    /// Notes that something may have changed.
     pub fn touch(&mut self, now: Duration) {
         self.flush_at.get_or_insert(now.saturating_add(TOGETHER));
     }
 
-    /// When [`flush`](Self::flush) is next of use.
+    /// The time of the next [`flush`](Self::flush).
     pub fn due(&self) -> Option<Duration> {
         self.flush_at
     }
 
-    /// Sends what is due, at a cost of O(jobs), and O(servers) where these changed; what is sent is what changed.
-    /// Returns whether the daemon now knows the state of all jobs, or needn't.
+    /// Sends waiting answers and changes, if they are due. Returns whether the daemon now knows the state of all jobs,
+    /// or isn't connected. Cost: O(jobs), plus O(servers) if the servers changed.
     pub fn flush(&mut self, now: Duration, snapshot: impl FnOnce() -> Snapshot) -> bool {
         if self.flush_at.is_none_or(|at| now < at) {
             return false;
         }
         self.flush_at = None;
         let Some(stream) = &self.stream else { return true };
-        // A daemon that reads slowly gets fewer, larger messages.
+        // A slow daemon gets fewer, larger messages.
         while let Some(answer) = self.answers.front() {
             match stream.try_send(self.observation(Kind::Enacted(answer.clone()))) {
                 Ok(()) => self.answers.pop_front(),

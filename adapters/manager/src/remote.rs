@@ -1,4 +1,4 @@
-//! The daemon at an address.
+//! The daemon at a network address.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,20 +22,20 @@ use trainmaster_proto::{
 
 use super::daemon::{Daemon, Observations, Plans};
 
-/// A plan of a large cluster is far larger than gRPC's default of 4 MiB allows.
+/// Maximum size of a message. A large cluster's plan exceeds gRPC's default of 4 MiB.
 const MOST_BYTES: usize = 256 << 20;
 
 /// The daemon's address or certificate can't be used.
 #[derive(Debug, Error)]
 #[error("daemon {address:?}: {problem}; write http://host:port, or https://host:port")]
 pub struct RemoteError {
-    /// What was given.
+    /// The given address.
     pub address: String,
     /// What is wrong.
     pub problem: String,
 }
 
-/// The daemon at an address, over gRPC. Clones share a connection for calls; each stream has one of its own.
+/// The daemon at an address, over gRPC. Clones share a connection for calls. Each stream has its own connection.
 #[derive(Clone, Debug)]
 pub struct Remote {
     endpoint: Endpoint,
@@ -44,8 +44,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The daemon at an address, with a token, or with a certificate and its key, where the daemon accepts these.
-    /// Connects when it is first asked; needs a Tokio runtime.
+    /// The daemon at an address. The token, or the certificate with its key, is for daemons that accept it. Connects at
+    /// the first call. Needs a Tokio runtime.
     ///
     /// # Errors
     /// The address, a certificate or the token can't be used.

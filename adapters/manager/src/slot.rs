@@ -1,4 +1,4 @@
-//! Slots of jobs, and what a slot is given.
+//! Slots of jobs, and their placements.
 
 use std::fmt;
 
@@ -22,10 +22,10 @@ impl SlotId {
         Self { role, index }
     }
 
-    /// The slot that a message names.
+    /// Reads the slot of a message.
     ///
     /// # Errors
-    /// The role is unknown: says which are allowed.
+    /// The role is unknown. The error lists the allowed ones.
     pub fn of(slot: &v1::Slot) -> Result<Self, String> {
         let unknown = |_| format!("slot role {} is unknown; allowed are 0 (worker) and 1 (server)", slot.role);
         Ok(Self { role: role_from_wire(slot.role).map_err(unknown)?, index: slot.index })
@@ -39,7 +39,7 @@ impl fmt::Display for SlotId {
     }
 }
 
-/// Roles as programs and files have them: `worker` and `server`.
+/// Roles as in programs and files: `worker` and `server`.
 pub mod role {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use trainmaster_core::Role;
@@ -52,20 +52,20 @@ pub mod role {
         }
     }
 
-    /// The role of a name.
+    /// Finds a role by its name.
     pub fn of(text: &str) -> Option<Role> {
         [Role::Worker, Role::Server].into_iter().find(|role| name(*role) == text)
     }
 
-    /// For serde: the name.
+    /// Serialises a role as its name.
     ///
     /// # Errors
-    /// As the serializer's.
+    /// The serializer's errors.
     pub fn serialize<S: Serializer>(role: &Role, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(name(*role))
     }
 
-    /// For serde: the name.
+    /// Deserialises a role from its name.
     ///
     /// # Errors
     /// There is no such role.
@@ -84,24 +84,24 @@ pub struct Share {
     pub milli: u32,
 }
 
-/// Where a slot is, and its devices there.
+/// A slot's server and its devices there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// The server's name.
     pub server: String,
-    /// Empty where the manager chooses them.
+    /// Empty if the manager chooses the devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Share>,
 }
 
 impl Placement {
-    /// The placement that a message names.
+    /// Reads the placement of a message's slot.
     pub fn of(slot: &v1::Slot) -> Self {
         let devices = slot.devices.iter().map(|share| Share { device: share.device, milli: share.milli });
         Self { server: slot.server.clone(), devices: devices.collect() }
     }
 
-    /// The slot as messages have it.
+    /// The slot for a message.
     pub fn to_wire(&self, slot: SlotId, idle: bool) -> v1::Slot {
         let devices = self.devices.iter().map(|share| v1::DeviceShare { device: share.device, milli: share.milli });
         v1::Slot {

@@ -1,10 +1,10 @@
-//! For tests of adapters. Needs the feature `testing`.
+//! Helpers for tests of adapters. Needs the feature `testing`.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use super::{Daemon, Launch, Remote};
 
-/// In a test's folder, with a configuration file of this text.
+/// The launch values in a test's folder. `config` is the text of the configuration file.
 ///
 /// # Panics
 /// The file can't be written.
