@@ -1,4 +1,4 @@
-//! Each event's effect. Nothing is decided here: sums are kept, and what an engine may want to know is noted.
+//! The effect of each event. Events decide nothing: they update sums, and note changes for the engine.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -23,18 +23,18 @@ use crate::{
     time::{Span, Time},
 };
 
-/// A refusal's wait stops doubling here.
+/// Maximum wait after a refusal. The doubling ends here.
 const LONGEST_WAIT: Span = Span::seconds(3600);
-/// Characters that are kept of a manager's words for a refusal.
+/// Maximum number of characters of a refusal's cause.
 const LONGEST_CAUSE: usize = 1000;
-/// Slots that a manager may see of one job: as many as it may ever be given, several times over.
+/// Maximum number of observed slots of one job: several times the slots that a job can have.
 const MOST_OBSERVED: usize = 100_000;
 
 impl State {
-    /// Takes one event.
+    /// Applies one event.
     ///
     /// # Errors
-    /// The event can't be accepted; nothing but the time and a count of nonsense has changed.
+    /// The event can't be accepted. Only the time and counts of ignored inputs have changed.
     pub(crate) fn apply(&mut self, at: Time, event: &Event) -> Result<(), EventError> {
         if at < self.now {
             return Err(EventError::Time { given: at.0, now: self.now.0 });
@@ -45,7 +45,7 @@ impl State {
             Event::ModeSet(mode) => self.set_mode(*mode),
             Event::TermBegan(term) => {
                 self.term = self.term.max(*term);
-                // Who was cut off by the end of an earlier life begins anew, or doesn't come back.
+                // Resyncs that a restart of the scheduler cut off start over, or the manager doesn't return.
                 self.roster.managers.iter_mut().for_each(|manager| manager.sync = None);
                 self.roster.syncing_since = None;
             }
@@ -128,12 +128,13 @@ impl State {
         if mode == Mode::Active {
             self.take_over();
         }
-        // What managers are told changes for every job at once.
+        // The message to the managers changes for all jobs at once.
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
             self.outbox.unsent.insert(id);
             self.pending.unissued.insert(id);
-            // In shadow mode decisions differ from what runs, not from each other: the next one tells the whole plan.
+            // In shadow mode, decisions differ from the running slots, not from each other. So the next decision states
+            // the whole plan.
             self.pending.revised.insert(id);
         }
         self.note(Change::Settings);
@@ -157,7 +158,7 @@ impl State {
         let server = spec.server.as_ref().map(|role| Demand::new(&role.demand, resources)).unwrap_or_default();
         if let Some(reason) = self.hopeless(spec, &worker, &server) {
             let text = reason.describe(self);
-            // A job that is refused leaves no names behind, and makes none forgotten.
+            // A refused job adds no names and evicts none.
             (self.resources, self.models, self.servers) = known;
             return Err(EventError::NeverFits(text));
         }
@@ -186,14 +187,14 @@ impl State {
             learnt: Learnt::nothing(speeds, spec.restart_cost.unwrap_or_default()),
             spec: Arc::new(spec.clone()),
         };
-        // A second job of a model starts from what the first taught.
+        // A further job of a model starts from the model's known speeds.
         if profiled || self.models.get(&job.model).is_some_and(|model| !model.speeds.is_empty()) {
             self.pending.unfitted.insert(id);
         }
         self.directory.next_job += 1;
         self.directory.job_names.insert(spec.name.as_str().into(), id);
         self.directory.census.count(&job, false, true);
-        // Whoever tells everything may have begun before it came.
+        // An open resync may have begun before the job arrived, so it can't miss it.
         for manager in self.roster.managers.iter_mut() {
             if let Some((_, jobs)) = &mut manager.sync {
                 jobs.insert(id);
@@ -219,7 +220,7 @@ impl State {
         for at in waited.into_iter().chain(job.limit_at()) {
             self.pending.timers.remove(&(at, id));
         }
-        // Its room is free once the manager says that its slots are gone. What was issued may still be starting.
+        // The job's room is free when the manager reports that its slots are gone. Issued slots may still be starting.
         let mut leaving = Arc::unwrap_or_clone(job);
         leaving.verdict = Verdict::Stop(if end == End::Cancelled { Reason::Cancelled } else { Reason::Finished });
         self.directory.census.count(&leaving, false, false);
@@ -235,7 +236,7 @@ impl State {
         let job = self.job_mut(id).ok_or(EventError::UnknownJob(id))?;
         if job.held != held {
             job.held = held;
-            // What is to stop for good stays so.
+            // A job that should stop remains so.
             if matches!(job.verdict, Verdict::Stop(_)) {
                 return Ok(());
             }
@@ -283,7 +284,7 @@ impl State {
             job.seen.incarnation = incarnation;
             job.seen.phase = if released { Phase::Stopped } else { phase };
             job.issued.outgoing.take_if(|outgoing| released || outgoing.incarnation != incarnation);
-            // A job that is over, or is to start anew elsewhere, claims no more than what is still seen of it.
+            // A job that has ended, or that is to restart elsewhere, is charged only for its observed slots.
             if job.verdict.allocation().is_none() || job.issued.revoked {
                 job.issue(None, now);
             }
@@ -292,7 +293,7 @@ impl State {
             self.job_mut(id).filter(|job| job.seen.phase == Phase::Running && incarnation == job.issued.incarnation)
         {
             let as_planned = job.seen.allocation.as_ref() == job.verdict.allocation();
-            // While it only runs on as before, what was refused still is.
+            // If the job only continues as before, its plan is still refused.
             let is_news = job.issued.retried || job.seen.allocation != job.issued.allocation;
             let mut waited = None;
             if as_planned && is_news {
@@ -314,8 +315,8 @@ impl State {
         Ok(())
     }
 
-    /// Slots as they are seen, and what they do. Managers don't see work: it is what was last given to this
-    /// incarnation. A slot that is seen without the devices it was given has let go of them: it is idle.
+    /// The observed slots with their work. Managers don't observe work, so it is taken from the last work of this
+    /// incarnation. A slot that is observed without its devices has released them and is idle.
     fn working(&self, id: JobId, incarnation: Incarnation, mut seen: Vec<Slot>) -> Allocation {
         let job = self.jobs.get(&id).or_else(|| self.leaving.get(&id));
         let known = job.and_then(|job| {
@@ -330,7 +331,7 @@ impl State {
                     slot.devices.clone_from(&given.devices);
                     idle.insert((slot.role, slot.index));
                 }
-                // Where devices aren't told, nor is who uses them.
+                // If devices aren't reported, their use isn't reported either.
                 Some(given) if given.devices.is_empty() && !known.is_busy(given) => {
                     idle.insert((slot.role, slot.index));
                 }
@@ -340,7 +341,7 @@ impl State {
         Allocation::new(seen).working_as(known, |slot| idle.contains(&(slot.role, slot.index)))
     }
 
-    /// A job that is over is forgotten once nothing of it is left, and whoever was told of it knows.
+    /// Forgets an ended job when none of its slots is left and the host knows of its end.
     pub(super) fn forget_if_gone(&mut self, id: JobId) {
         let Some(job) =
             self.leaving.get(&id).filter(|job| job.seen.allocation.is_none() && job.issued.allocation.is_none())
@@ -379,7 +380,7 @@ impl State {
         let until = now + wait;
         let waited = job.issued.blocked.as_ref().map(|(until, _)| *until);
         let given_up = refusals >= self.settings.refusals;
-        // What was refused isn't there; what is seen of the job still is, and runs on if it can alone.
+        // The refused slots don't exist. The observed ones do, and the job continues on them if its bounds allow it.
         let seen = job.seen.allocation.clone();
         let runs_on = !job.issued.revoked && seen.as_ref().is_some_and(|seen| job.spec.bounds().hold(seen.shape()));
         let same = job.issued.allocation == seen;
@@ -387,7 +388,7 @@ impl State {
             && seen.as_ref().is_some_and(|seen| self.in_place(job, seen));
         self.recharge(id, |job| {
             if runs_on && job.can_go_back() {
-                // A restart that was refused stops nobody.
+                // A refused restart stops nothing.
                 job.go_back();
             } else if runs_on && !same {
                 job.renumber(stays);
@@ -415,15 +416,15 @@ impl State {
         Ok(())
     }
 
-    /// The active jobs from a manager's queue that its open resync hasn't mentioned: if it owns its queue and the
-    /// resync ends now, these have ended. O(jobs).
+    /// Active jobs of a manager's queue that its open resync hasn't mentioned. If the manager owns its queue and the
+    /// resync ends now, they have ended. O(jobs).
     pub fn missing_in_sync(&self, manager: &str) -> Vec<JobId> {
         let open =
             self.roster.managers.iter().find(|known| &*known.name == manager).and_then(|known| known.sync.as_ref());
         open.map_or_else(Vec::new, |(_, jobs)| self.missing(manager, jobs))
     }
 
-    /// The servers of a manager that its open resync hasn't mentioned: if it ends now, these have left. O(servers).
+    /// Servers of a manager that its open resync hasn't mentioned. If it ends now, they have left. O(servers).
     pub fn servers_missing_in_sync(&self, manager: &str) -> Vec<String> {
         let known = self.roster.managers.iter().position(|known| &*known.name == manager);
         let open = known.and_then(|at| Some((ManagerId(at as u32), &self.roster.managers[at].sync.as_ref()?.0)));
@@ -452,7 +453,7 @@ impl State {
         let id = ManagerId(at as u32);
         let gone: BTreeSet<ServerId> = self.unseen_servers(id, &servers).map(|server| server.id).collect();
         self.servers_left(&gone);
-        // Slots that a full resync doesn't mention are gone, those on other managers' servers aside.
+        // Slots that a full resync doesn't mention are gone, except on servers of other managers.
         let mine = |state: &Self, job: &Job| {
             let of = |allocation: &Option<Arc<Allocation>>| {
                 allocation

@@ -1,4 +1,4 @@
-//! Everything that is kept event by event, added up anew: for tests, and for a host that doubts its state.
+//! Recomputes all incrementally kept sums: for tests, and for a host that doubts its state.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use super::{State, usage_by_server};
 use crate::{ids::ServerId, resources::Amounts, server::Usage, settings::Mode};
 
 impl State {
-    /// Adds every sum up from scratch and compares it with the one that is kept; also that each job whose plan isn't
-    /// issued is waited for by something that will try again. O(state).
+    /// Recomputes each sum from scratch and compares it with the kept one. Also checks that each job with an unissued
+    /// plan will be tried again. O(state).
     ///
     /// # Errors
     /// Names the first sum that differs, or the job that was forgotten.
@@ -80,7 +80,7 @@ impl State {
     }
 }
 
-/// Equal but for zeros at the end.
+/// Equal, except for trailing zeros.
 fn same(a: &Amounts, b: &Amounts) -> bool {
     let mut difference = a.clone();
     difference -= b;

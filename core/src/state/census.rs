@@ -1,4 +1,4 @@
-//! How many jobs there are, by whose they are and by what brought them.
+//! Numbers of jobs by tenant and by origin.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::{job::Job, tables::table};
 
-/// Jobs of a tenant.
+/// Numbers of jobs of one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// Active ones that were submitted here.
+    /// Active jobs that were submitted here.
     pub own: usize,
-    /// Those that are over and of which something may still exist.
+    /// Ended jobs that were submitted here and may still have slots.
     pub own_leaving: usize,
-    /// Active ones that a manager has as well.
+    /// Active jobs that came from a manager.
     pub external: usize,
-    /// Likewise.
+    /// Ended jobs that came from a manager and may still have slots.
     pub external_leaving: usize,
 }
 
-/// All counts, kept with every change.
+/// All counts, updated with each change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Census {
     #[serde(deserialize_with = "table")]
@@ -30,7 +30,7 @@ pub(crate) struct Census {
 }
 
 impl Census {
-    /// One more, or one less.
+    /// Adds or removes one job.
     pub(super) fn count(&mut self, job: &Job, leaving: bool, more: bool) {
         let tenant: Arc<str> = job.spec.tenant.as_str().into();
         let count = self.tenants.entry(tenant.clone()).or_default();

@@ -1,4 +1,4 @@
-//! What the engine has not heard of yet: in order, and bounded however long nobody decides.
+//! Changes that the engine doesn't know yet: in order, and bounded even if no decision is made for long.
 
 use std::collections::BTreeSet;
 
@@ -7,36 +7,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobId, ServerId};
 
-/// Something an engine may want to know about, since it last ran.
+/// A change since the engine last ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Change {
-    /// A server came, left or changed, or the plan's use of it did.
+    /// A server came, left or changed, or its planned use changed.
     Server(ServerId),
-    /// A job came, was held or released, progressed, or its predictions changed.
+    /// A job arrived, was held or released, made progress, or its predictions changed.
     Job(JobId),
-    /// A job has trained another data chunk to its end.
+    /// A job completed another data chunk.
     Trained(JobId),
-    /// A job is over.
+    /// A job ended.
     Ended(JobId),
-    /// What the engine proposed for this job no longer fitted at commit, or no longer fits.
+    /// The engine's proposal for this job didn't fit at commit, or its plan no longer fits.
     Dropped(JobId),
-    /// Settings or limits.
+    /// Settings or limits changed.
     Settings,
-    /// What a server carries was measured anew.
+    /// The load of a server was measured.
     Measured(ServerId),
 }
 
-/// Shorter lists aren't looked through for what can go.
+/// Lists up to this length aren't compacted.
 const FEW: usize = 4096;
 
-/// What of the undelivered would make an engine run before its interval is over.
+/// Whether undelivered changes let an engine run before its interval is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Urgency {
-    /// Any engine.
+    /// Triggers any engine.
     pub(crate) at_once: bool,
-    /// One that runs when jobs come.
+    /// Triggers engines that run on arrivals.
     pub(crate) arrival: bool,
-    /// One that runs when jobs end or are held.
+    /// Triggers engines that run when jobs end or are held.
     pub(crate) departure: bool,
 }
 
@@ -50,23 +50,23 @@ impl Urgency {
 
 /// The changes since the engine last succeeded.
 ///
-/// Noting one is O(1) amortised: once the list has doubled since it was last looked through, repetitions go, and all
-/// that is about jobs which the engine never knew and which are over. What stays is at most two entries per server,
-/// three per active job, and one for each job that was active when the engine last succeeded.
+/// Noting a change is O(1) amortised. The list is compacted when its length has doubled since the last time: repeated
+/// changes are removed, and so are changes of ended jobs that the engine never knew. At most two entries per server,
+/// three per active job, and one for each job that was active when the engine last succeeded remain.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Changes {
     list: Vector<Change>,
     urgency: Urgency,
-    /// Jobs from this number on came after the engine last succeeded: it doesn't know them.
+    /// Jobs from this number on arrived after the engine last succeeded, so it doesn't know them.
     unknown_from: JobId,
-    /// The list is looked through when it is longer.
+    /// Length above which the list is compacted.
     compact_at: usize,
-    /// What the open ticket has.
+    /// The changes in the open ticket.
     #[serde(skip)]
     delivery: Option<Delivery>,
 }
 
-/// The first so many changes are in the open ticket: they stay as they are until it is back.
+/// The first `count` changes are in the open ticket. They stay unchanged until it returns.
 #[derive(Clone, Copy, Debug)]
 struct Delivery {
     count: usize,
@@ -79,7 +79,7 @@ impl Changes {
         self.delivery.map_or(0, |delivery| delivery.count)
     }
 
-    /// Adds one; the list may then have to be [compacted](Self::compact).
+    /// Adds a change. The list may then have to be [compacted](Self::compact).
     pub(super) fn push(&mut self, change: Change, urgency: Urgency) {
         self.urgency.add(urgency);
         if self.list.len() == self.delivering() || self.list.back() != Some(&change) {
@@ -106,26 +106,26 @@ impl Changes {
         self.compact_at = 2 * self.list.len();
     }
 
-    /// All of them.
+    /// All changes.
     pub(crate) fn list(&self) -> &Vector<Change> {
         &self.list
     }
 
-    /// What would make an engine run now.
+    /// The urgency of all changes.
     pub(crate) fn urgency(&self) -> Urgency {
         let mut all = self.urgency;
         all.add(self.delivery.map_or(Urgency::default(), |delivery| delivery.urgency));
         all
     }
 
-    /// A ticket is opened with all of them, while jobs below `next_job` are known.
+    /// Opens a ticket with all changes. Its engine knows the jobs below `next_job`.
     pub(crate) fn deliver(&mut self, next_job: JobId) {
         self.returned();
         let urgency = std::mem::take(&mut self.urgency);
         self.delivery = Some(Delivery { count: self.list.len(), urgency, unknown_from: next_job });
     }
 
-    /// The open ticket's engine succeeded: what it had is no news any more.
+    /// The engine of the open ticket succeeded: its changes are removed.
     pub(crate) fn delivered(&mut self) {
         if let Some(delivery) = self.delivery.take() {
             self.list = self.list.skip(delivery.count);
@@ -134,7 +134,7 @@ impl Changes {
         }
     }
 
-    /// The open ticket came to nothing: what it had comes again with the next.
+    /// The open ticket failed: the next ticket gets its changes again.
     pub(crate) fn returned(&mut self) {
         if let Some(delivery) = self.delivery.take() {
             self.urgency.add(delivery.urgency);
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn jobs_that_come_and_go_leave_nothing_while_nobody_decides() {
         let mut changes = Changes::default();
-        // Two jobs that the engine knows; one of them will end.
+        // The engine knows two jobs. One of them will end.
         push(&mut changes, Change::Job(JobId(1)));
         changes.deliver(JobId(3));
         changes.delivered();
@@ -189,7 +189,7 @@ mod tests {
         push(&mut changes, Change::Ended(JobId(8)));
         changes.compact(|_| false);
         assert_eq!(changes.list().len(), 6 + 1, "the ticket's engine knows of job 7, and of no job 8");
-        // It failed: its engine before it, if any, knew neither.
+        // The ticket failed. The last successful engine knew neither job.
         changes.returned();
         changes.compact(|_| false);
         assert_eq!(changes.list().iter().collect::<Vec<_>>(), [&Change::Settings]);

@@ -1,4 +1,4 @@
-//! Who uses what of which server: the plan's view, and the charge of what is issued or still observed.
+//! Use of servers: by the plan, and the charge for issued or observed slots.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::{
     state::State,
 };
 
-/// What an allocation takes of each server, by server. O(slots + servers touched · their log); with
-/// work, O(log work) more for each worker and O(work) for each parameter server.
+/// The use of each server by an allocation, sorted by server. O(slots + servers touched · their log). With work, O(log
+/// work) more for each worker, and O(work) for each parameter server.
 pub(crate) fn usage_by_server(state: &State, job: &Job, allocation: &Allocation) -> Vec<(ServerId, Usage)> {
     let mut by_server: Vec<(ServerId, Usage)> = Vec::with_capacity(8);
     let all_busy = allocation.work().is_empty();
-    // Slots of one role on one server mostly follow each other.
+    // Slots of one role on one server are usually adjacent.
     for run in allocation.slots().chunk_by(|a, b| (a.role, a.server) == (b.role, b.server)) {
         let (server, demand) = (run[0].server, job.demand(run[0].role));
         let at = by_server.binary_search_by_key(&server, |(server, _)| *server).unwrap_or_else(|at| {
@@ -42,18 +42,18 @@ pub(crate) fn usage_by_server(state: &State, job: &Job, allocation: &Allocation)
     by_server
 }
 
-/// What a slot takes that has nothing to do for now.
+/// Use by an idle slot.
 pub(crate) fn idle(demand: &Demand) -> Amounts {
     Amounts::of(&[(MEMORY, demand.amounts[MEMORY]), (DISK, demand.amounts[DISK])])
 }
 
 impl State {
-    /// What a job is charged with: per server the larger of what is issued and what is observed.
+    /// The charge of a job: per server the larger of its issued and its observed amounts.
     pub(crate) fn charge(&self, job: &Job) -> Vec<(ServerId, Usage)> {
         self.charge_with(job, job.issued.allocation.as_deref())
     }
 
-    /// The same, were this issued.
+    /// The charge if this allocation were issued.
     pub(crate) fn charge_with(&self, job: &Job, issued: Option<&Allocation>) -> Vec<(ServerId, Usage)> {
         let mut charge = issued.map(|allocation| usage_by_server(self, job, allocation)).unwrap_or_default();
         let Some(observed) = job.seen.allocation.as_deref() else { return charge };
@@ -69,7 +69,7 @@ impl State {
         charge
     }
 
-    /// Changes what is issued to or observed of a job, and the charges with it.
+    /// Changes a job's issued or observed slots, and updates the charges.
     pub(crate) fn recharge(&mut self, id: JobId, change: impl FnOnce(&mut Job)) {
         let find = |state: &Self| state.jobs.get(&id).or_else(|| state.leaving.get(&id)).cloned();
         let Some(before) = find(self) else { return };
@@ -83,7 +83,7 @@ impl State {
         self.move_charge(&charged, &charge);
     }
 
-    /// Takes one charge off the servers and puts another on.
+    /// Removes one charge from the servers and adds another.
     pub(crate) fn move_charge(&mut self, from: &[(ServerId, Usage)], to: &[(ServerId, Usage)]) {
         for (charge, times) in [(from, -1), (to, 1)] {
             for (server, usage) in charge {

@@ -1,4 +1,4 @@
-//! Servers in the words of the events that made them.
+//! Servers in the form of the events that describe them.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl State {
         }
     }
 
-    /// All that work which isn't ours uses of a server: by resource name, and shares of its devices.
+    /// The foreign use of a server: amounts by resource name, and shares of devices.
     ///
     /// # Panics
     /// With an id of another state.
@@ -44,10 +44,10 @@ impl State {
         (self.table(&foreign.amounts), shares.collect())
     }
 
-    /// The table that [`ResourceTypes::demand`](crate::resources::ResourceTypes::demand) makes these amounts of.
+    /// The inverse of [`ResourceTypes::demand`](crate::resources::ResourceTypes::demand): the table for these amounts.
     fn table(&self, amounts: &Amounts) -> BTreeMap<String, i64> {
         let mut own = amounts.clone();
-        // One of a kind is counted among all as well.
+        // Typed GPUs are also counted in the total of all GPUs.
         let kinds = amounts.iter().filter(|(id, _)| self.resources.name(*id).starts_with("gpu:"));
         kinds.for_each(|(_, value)| own.add(GPU, -value));
         let named = own.iter().filter(|(_, value)| *value != 0);

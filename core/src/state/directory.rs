@@ -1,4 +1,4 @@
-//! Tenants, queues, jobs and models by name. Each name is kept while a job has it, and a model's a while longer.
+//! Tenants, queues, jobs and models by name. A name is kept while a job uses it, and a model's name a while longer.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,18 +16,18 @@ use crate::{
 /// A queue or a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
-    /// Its name; empty while no active job has it: the next new name takes its number.
+    /// The name. Empty while no active job uses it: then the next new name gets this number.
     pub name: Arc<str>,
-    /// The most it may be given; types that aren't in it are unlimited.
+    /// Limits by resource type. Types without an entry are unlimited.
     pub limits: BTreeMap<ResourceId, i64>,
-    /// What the plan gives it.
+    /// Total planned amounts.
     pub planned: Amounts,
-    /// Its active jobs.
+    /// Number of active jobs.
     pub(crate) jobs: u32,
 }
 
 impl Account {
-    /// The first type of which `planned + extra` is beyond the limit: (type, left, limit).
+    /// The first type whose `planned + extra` exceeds the limit: (type, left, limit).
     pub fn excess(&self, extra: &Amounts) -> Option<(ResourceId, i64, i64)> {
         self.limits.iter().find_map(|(&resource, &limit)| {
             let left = limit - self.planned[resource];
@@ -36,18 +36,18 @@ impl Account {
     }
 }
 
-/// What jobs of one model have taught.
+/// Data learnt from jobs of one model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// Speeds of all its jobs.
+    /// Speeds of all jobs of the model.
     pub speeds: Arc<SpeedHistory>,
-    /// What a worker was measured to use, on average; none: never measured.
+    /// Average measured use of a worker. `None`: never measured.
     pub worker_use: Option<Amounts>,
-    /// Likewise a parameter server.
+    /// Average measured use of a parameter server.
     pub server_use: Option<Amounts>,
-    /// Its active jobs.
+    /// Number of active jobs.
     pub(crate) jobs: u32,
-    /// Its turn to be forgotten, while it has none.
+    /// Position in the order of forgetting, while the model has no active job.
     pub(super) idle: Option<u64>,
 }
 
@@ -62,10 +62,10 @@ pub(crate) struct Directory {
     pub(crate) job_names: OrdMap<Arc<str>, JobId>,
     /// The number of the next job.
     pub(crate) next_job: u64,
-    /// Models without an active job, in the order in which they lost their last.
+    /// Models without an active job, in the order in which their last job ended.
     #[serde(deserialize_with = "table")]
     pub(crate) idle_models: OrdMap<u64, Arc<str>>,
-    /// How many jobs each tenant and cluster has.
+    /// Number of jobs per tenant and cluster.
     pub(crate) census: Census,
 }
 

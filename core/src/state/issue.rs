@@ -1,8 +1,8 @@
-//! From planned to issued: a job is given room only when that room is really free.
+//! Issuing of planned slots: a job gets room only when it is actually free.
 //!
-//! A server is charged with the larger of what is issued and what is observed of each job. What a job gives up is
-//! issued first, so that two jobs that swap places can't lock each other; a release that is seen lets those who wait
-//! for it try again, without the engine.
+//! The charge of a job on a server is the larger of its issued and its observed amounts. Reductions are issued first,
+//! so that two jobs that swap places can't block each other. When a release is observed, the jobs that wait for it are
+//! tried again, without the engine.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::{
 };
 
 impl State {
-    /// Issues what fits. O(slots of the jobs that may move).
+    /// Issues what fits. O(slots of the jobs that can move).
     pub(crate) fn issue(&mut self) {
-        // What one gives up may be what another waits for, so until nothing moves: a job moves twice at most.
-        // Inside a resync nobody knows yet what is free.
+        // The reduction of one job may make room for another, so this repeats until nothing moves. A job moves at most
+        // twice. During a resync it isn't known what is free.
         while self.mode == Mode::Active && !self.pending.unissued.is_empty() && !self.is_syncing() {
             let candidates = std::mem::take(&mut self.pending.unissued);
             self.issue_all(candidates);
@@ -32,7 +32,7 @@ impl State {
     }
 
     fn issue_all(&mut self, candidates: OrdSet<JobId>) {
-        // Those that run nothing any more only give up.
+        // Jobs without a planned allocation only give up slots.
         let (planned, idle): (Vec<JobId>, Vec<JobId>) = candidates
             .into_iter()
             .partition(|id| self.jobs.get(id).is_some_and(|job| job.verdict.allocation().is_some()));
@@ -55,7 +55,7 @@ impl State {
         let job = self.jobs[&id].clone();
         let Some(target) = job.verdict.allocation().cloned() else { return };
         if job.issued.blocked.as_ref().is_some_and(|(until, _)| *until > self.now) {
-            // Its timer brings it back.
+            // The job's timer will try it again.
             return;
         }
         if !job.issued.revoked && job.issued.allocation.as_ref() == Some(&target) {
@@ -81,14 +81,14 @@ impl State {
                 self.give(job, common, &own, &kept);
             }
         } else {
-            // Nothing runnable is common to both: it stops now and starts at its new place.
+            // The common slots can't run alone, so the job stops now and starts at its new place.
             let now = self.now;
             self.job_mut(id).expect("active").revoke(now);
         }
         self.set_issue_reason(id, reason);
     }
 
-    /// The first server without the room for a job's new charge in place of its present one.
+    /// The first server without room for a job's new charge in place of its current one.
     fn first_blocking(
         &self,
         own: &[(ServerId, Usage)],
@@ -105,7 +105,7 @@ impl State {
         })
     }
 
-    /// Issues an allocation: in place if it may be, else as a new incarnation.
+    /// Issues an allocation: in place if possible, else as a new incarnation.
     fn give(
         &mut self,
         job: Arc<Job>,
@@ -116,7 +116,7 @@ impl State {
         let (id, now, decision) = (job.id, self.now, self.decision);
         let stays = !job.issued.revoked && self.in_place(&job, &allocation);
         let was_running = job.seen.started.is_some();
-        // What is paused and goes on as it was has not changed.
+        // A job that was paused and continues with the same shape isn't rescaled.
         let shape_changed = job.issued.last_shape != allocation.shape();
         let only_work =
             stays && job.issued.allocation.as_ref().is_some_and(|issued| issued.slots() == allocation.slots());
@@ -153,8 +153,9 @@ impl State {
         }
     }
 
-    /// Whether a running job can become `next` without a restart: its parameter servers stay as they are (its first
-    /// worker where there are none: it keeps the parameters), and the manager can add the workers that are new.
+    /// Whether a running job can change to `next` without a restart. Its parameter servers must stay as they are.
+    /// Without parameter servers, its first worker must stay, because it keeps the parameters. The manager must be able
+    /// to add the new workers.
     pub(crate) fn in_place(&self, job: &Job, next: &Allocation) -> bool {
         let Some(issued) = job.issued.allocation.as_ref() else { return false };
         if job.issued.incarnation.0 == 0
@@ -167,7 +168,7 @@ impl State {
             TrainingMode::AllReduce => issued.of(Role::Worker).first() == next.of(Role::Worker).first(),
             TrainingMode::Sync | TrainingMode::Async => !next.of(Role::Server).is_empty(),
         };
-        // A worker that keeps its index but moves would be two at once.
+        // A worker that moved but kept its index would exist twice for a while.
         let (old, new) = (issued.of(Role::Worker), next.of(Role::Worker));
         let find = |slots: &[crate::decision::Slot], index| slots.binary_search_by_key(&index, |slot| slot.index).ok();
         let moved = new.iter().any(|slot| find(old, slot.index).is_some_and(|at| old[at] != *slot));
@@ -175,7 +176,7 @@ impl State {
         keeper_stays && !moved && (!grows || self.settings.shape.grow_in_place) && self.keeps_reservations(issued, next)
     }
 
-    /// Where all servers of a job reserve the same, a running job gives whole servers up or nothing.
+    /// If all servers of a job must reserve the same amount, a running job can only give up whole servers.
     fn keeps_reservations(&self, issued: &Allocation, next: &Allocation) -> bool {
         let on =
             |slots: &[crate::decision::Slot], server: ServerId| slots.iter().filter(|s| s.server == server).count();

@@ -1,4 +1,4 @@
-//! What is measured of servers and the slots on them.
+//! Measured use of servers and of their slots.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,11 +13,11 @@ use crate::{
     shape::Role,
 };
 
-/// Of a new measurement in what is remembered of a model: one part in so many.
+/// Weight of a new measurement in a model's average: one part in this many.
 const REMEMBERED: i64 = 8;
 
 impl State {
-    /// Takes what was measured on a server in place of what was measured before. O(slots measured).
+    /// Replaces a server's measurements by new ones. O(slots measured).
     pub(super) fn measure(
         &mut self,
         name: &str,
@@ -47,7 +47,7 @@ impl State {
             usage(&kinds, types.demand(used), devices.iter().copied().collect())
         };
         let total = usage(used, devices);
-        // What no job has there isn't kept: nobody would ask for it.
+        // Only slots of known jobs are kept. Nothing would read the others.
         let known = slots.iter().filter(|of| {
             let here = |allocation: Option<&Arc<Allocation>>| {
                 let slot = allocation.and_then(|allocation| allocation.slot(of.slot.0, of.slot.1));
@@ -64,7 +64,7 @@ impl State {
             known.map(|of| ((of.job, of.slot.0, of.slot.1), usage(&of.used, &of.devices))).collect();
         for ((job, role, _), usage) in &slots {
             let job = &self.jobs[job];
-            // While it only starts it tells nothing about training.
+            // A job that is still starting says nothing about training.
             if !job.learnt.reported.is_empty() {
                 self.remember(&job.model.clone(), *role, &usage.amounts);
             }
@@ -74,7 +74,7 @@ impl State {
         Ok(())
     }
 
-    /// A model's jobs mostly use alike.
+    /// Updates the average use of a model. Jobs of one model usually use similar amounts.
     fn remember(&mut self, model: &str, role: Role, used: &Amounts) {
         let model = Arc::make_mut(self.models.get_mut(model).expect("it has an active job"));
         let known = match role {
@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// What slots of a job's model use, on average over what was measured.
+    /// Average measured use of a slot of the job's model.
     pub fn usual_use(&self, job: &Job, role: Role) -> Option<&Amounts> {
         let model = self.models.get(&job.model)?;
         match role {
@@ -103,7 +103,7 @@ impl State {
     }
 }
 
-/// Amounts, and what devices add to them.
+/// The amounts, plus those of the devices.
 fn usage(kinds: &[ResourceId], amounts: Amounts, devices: Devices) -> Usage {
     let mut usage = Usage { amounts, ..Usage::default() };
     usage.add_devices(kinds, &Demand::default(), &devices);
@@ -113,8 +113,8 @@ fn usage(kinds: &[ResourceId], amounts: Amounts, devices: Devices) -> Usage {
 }
 
 impl Server {
-    /// The resource of which the largest share beyond `most` is measured to be used, and that share. Devices count one
-    /// by one, as GPUs.
+    /// The resource with the largest measured share above `most`, with that share. Each device counts separately, as a
+    /// GPU.
     pub fn first_overload(&self, most: f64) -> Option<(ResourceId, f64)> {
         let measured = self.measured.as_ref().filter(|_| self.present)?;
         let of = |(resource, have): (ResourceId, i64)| {

@@ -1,7 +1,7 @@
-//! Everything known about the cluster, kept event by event.
+//! The state: all that is known about the cluster, updated event by event.
 //!
-//! Copying a `State` costs microseconds at any size: the tables share their parts with the copy until one of them
-//! changes, and then only what changed is copied. Names are interned to dense ids.
+//! Copying a `State` takes microseconds at any size. The copy shares all tables, and later changes copy only the
+//! changed parts. Names are interned to dense ids.
 
 mod apply;
 mod audit;
@@ -52,7 +52,7 @@ use crate::{
     time::{Span, Time},
 };
 
-/// Nobody keeps all others waiting for longer than this by telling what it has.
+/// Maximum time for which open resyncs can delay decisions.
 const LONGEST_SYNC: Span = Span::seconds(10);
 
 /// The mandate of a job: what an engine may do with it now.
@@ -60,9 +60,9 @@ const LONGEST_SYNC: Span = Span::seconds(10);
 pub enum Mandate {
     /// Anything within its bounds.
     Free,
-    /// It keeps the slots it has (stability).
+    /// The job keeps its slots (stability).
     Pinned(Arc<Allocation>),
-    /// It isn't the engine's to plan: held, blocked by the manager, over its time.
+    /// The engine can't plan the job: it is held, blocked by the manager, or past its time limit.
     Closed,
 }
 
@@ -71,17 +71,17 @@ pub enum Mandate {
 pub struct State {
     /// The time of the last event.
     pub now: Time,
-    /// Leader epoch.
+    /// Term of the scheduler process.
     pub term: Term,
     /// The last committed decision.
     pub decision: DecisionId,
-    /// Who is in charge.
+    /// Scheduling mode.
     pub mode: Mode,
-    /// What is configured.
+    /// Current settings.
     pub settings: Arc<Settings>,
     /// Resource names.
     pub resources: Arc<ResourceTypes>,
-    /// Servers that are there, and those that left last, by id; see [`Server::present`].
+    /// Present servers and recently absent ones, by id. See [`Server::present`].
     pub servers: Vector<Arc<Server>>,
     /// Active jobs, in the order of their submission.
     #[serde(deserialize_with = "table")]
@@ -90,31 +90,31 @@ pub struct State {
     pub tenants: Vector<Account>,
     /// Queues of active jobs, by id.
     pub queues: Vector<Account>,
-    /// What jobs of a model have taught, by tenant and model as `tenant/model`, or by model where all tenants
-    /// [share](Settings::share_models): those of active jobs, and some that were used last.
+    /// Data learnt per model, by tenant and model as `tenant/model`, or by model if all tenants
+    /// [share](Settings::share_models) it. It includes the models of active jobs and recently used ones.
     #[serde(deserialize_with = "table")]
     pub models: OrdMap<Arc<str>, Arc<Model>>,
-    /// What all present servers have, less foreign use.
+    /// Total capacity of all present servers, without foreign use.
     pub usable: Amounts,
-    /// What all present servers have.
+    /// Total capacity of all present servers.
     pub capacity: Amounts,
-    /// What engines have learnt, by their names.
+    /// Learnt policies, by engine name.
     #[serde(deserialize_with = "table")]
     pub policies: OrdMap<Arc<str>, Arc<Policy>>,
     /// Managers and servers by name.
     pub(crate) roster: Roster,
     /// Tenants, queues, jobs and models by name.
     pub(crate) directory: Directory,
-    /// Jobs that are over, while some of their slots may still exist.
+    /// Ended jobs whose slots may still exist.
     #[serde(deserialize_with = "table")]
     pub(crate) leaving: OrdMap<JobId, Arc<Job>>,
-    /// What the scheduler is yet to do.
+    /// Work that the scheduler has yet to do.
     pub(crate) pending: Pending,
-    /// What managers are yet to be sent.
+    /// Messages that managers have yet to get.
     pub(crate) outbox: Outbox,
-    /// What the engine is yet to learn.
+    /// Changes that the engine has yet to get.
     pub(crate) changes: Changes,
-    /// Counts changes of room, of limits and of the plan: where it stands still, what fitted still fits.
+    /// Counts changes of room, limits and plan. While it is unchanged, earlier checks of room are still valid.
     #[serde(skip)]
     pub(crate) moved: u64,
 }
@@ -153,17 +153,17 @@ impl State {
         self.jobs.get(&id)
     }
 
-    /// A job that is active, or over while something of it may still exist.
+    /// A job that is active, or that has ended and may still have slots.
     pub fn known_job(&self, id: JobId) -> Option<&Arc<Job>> {
         self.jobs.get(&id).or_else(|| self.leaving.get(&id))
     }
 
-    /// What an engine has learnt, if that suits what it shows a policy now.
+    /// The learnt policy of an engine, if it suits the engine's current inputs.
     pub fn policy(&self, engine: &str, inputs: &Inputs) -> Option<&Arc<Policy>> {
         self.policies.get(engine).filter(|policy| policy.suits(inputs))
     }
 
-    /// The active job of a name or number.
+    /// An active job by its name or number.
     pub fn find_job(&self, name: &str) -> Option<&Arc<Job>> {
         let id = self.directory.job_names.get(name).copied().or_else(|| name.parse().ok().map(JobId))?;
         self.job(id)
@@ -182,39 +182,39 @@ impl State {
         self.roster.server_ids.get(name).map(|id| self.server(*id))
     }
 
-    /// The name of the manager that reports a server; `None` if it is gone.
+    /// The name of the manager that reports a server. `None` if the server is absent.
     pub fn manager_of(&self, id: ServerId) -> Option<&str> {
         let server = self.servers.get(id.index()).filter(|server| server.present)?;
         self.roster.managers.get(server.manager.0 as usize).map(|manager| &*manager.name)
     }
 
-    /// The name of the manager that reports a server, or reported it last.
+    /// The name of the manager that reports a server, or last reported it.
     pub fn last_manager_of(&self, id: ServerId) -> Option<&str> {
         let server = self.servers.get(id.index())?;
         self.roster.managers.get(server.manager.0 as usize).map(|manager| &*manager.name)
     }
 
-    /// A server's name, or its number if there is no such server.
+    /// A server's name, or `?` if there is no such server.
     pub fn server_name(&self, id: ServerId) -> &str {
         self.servers.get(id.index()).map_or("?", |server| &server.name)
     }
 
-    /// A job's name, or a dash if it is no longer active.
+    /// A job's name, or `a job that has ended` if it isn't active.
     pub fn job_name(&self, id: JobId) -> &str {
         self.jobs.get(&id).map_or("a job that has ended", |job| &job.spec.name)
     }
 
-    /// Jobs that are over, but of which something may still exist.
+    /// Ended jobs that may still have slots.
     pub fn leaving_jobs(&self) -> &OrdMap<JobId, Arc<Job>> {
         &self.leaving
     }
 
-    /// Servers that are there.
+    /// Servers that are present.
     pub fn present_servers(&self) -> impl Iterator<Item = &Arc<Server>> {
         self.servers.iter().filter(|server| server.present)
     }
 
-    /// What an engine may do with a job now.
+    /// The mandate: what an engine can do with a job now.
     pub fn mandate(&self, job: &Job) -> Mandate {
         if job.held || self.is_blocked(job) || self.is_over_time(job) {
             return Mandate::Closed;
@@ -225,8 +225,8 @@ impl State {
         }
     }
 
-    /// Whether an engine may give it this verdict now. Of a pinned job only what its slots do may change, not the
-    /// slots.
+    /// Whether an engine can give the job this verdict now. For a pinned job, the work of its slots can change, but not
+    /// the slots.
     pub(crate) fn may_become(&self, job: &Job, verdict: &Verdict) -> bool {
         match self.mandate(job) {
             Mandate::Free => true,
@@ -235,7 +235,7 @@ impl State {
         }
     }
 
-    /// Whether the manager refused it so often that others get its room until the wait is over.
+    /// Whether the manager refused the job so often that others get its room until the wait ends.
     fn is_blocked(&self, job: &Job) -> bool {
         job.issued.refusals >= self.settings.refusals
             && job.issued.blocked.as_ref().is_some_and(|(until, _)| *until > self.now)
@@ -245,8 +245,8 @@ impl State {
         job.limit_at().is_some_and(|at| at <= self.now)
     }
 
-    /// Whether stability keeps it as it is: inside its minimum run time, over its rescale budget, or so near its end
-    /// that no restart pays.
+    /// Whether stability pins the job: it is within its minimum run time, has used up its rescales per hour, or is so
+    /// near its end that a restart doesn't pay back.
     fn is_stable(&self, job: &Job) -> bool {
         let rules = &self.settings.stability;
         if !rules.enabled
@@ -269,12 +269,12 @@ impl State {
             && job.remaining_time(job.shape()).is_some_and(|left| left.as_seconds() < cost)
     }
 
-    /// When a refusal's wait or a time limit ends, at the earliest.
+    /// The earliest end of a refusal's wait or of a time limit.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.pending.timers.get_min().map(|(at, _)| *at)
     }
 
-    /// The limit that refuses `extra` to a job: its tenant's or its queue's.
+    /// The limit of the job's queue or tenant that refuses `extra`.
     pub fn account_excess(&self, job: &Job, extra: &Amounts) -> Option<Reason> {
         let tenant = &self.tenants[job.tenant.0 as usize];
         let queue = &self.queues[job.queue.0 as usize];
@@ -291,7 +291,7 @@ impl State {
         tenant.excess(extra).map(|excess| exhausted(Scope::Tenant(tenant.name.clone()), excess))
     }
 
-    /// What a manager should know of a job now: its verdict, cut to what is issued, in the mode that is set.
+    /// The verdict to tell a manager: the job's verdict, reduced to the issued slots, in the current mode.
     pub fn effective(&self, job: &Job) -> Verdict {
         if self.mode != Mode::Active {
             let given =
@@ -305,17 +305,17 @@ impl State {
         }
     }
 
-    /// What a job is worth by the time of its end, within the site's cap; `None` where its owner doesn't say.
+    /// A job's worth by its completion time, within the site's cap. `None` if the job file sets no utility.
     pub fn utility(&self, job: &Job) -> Option<Utility> {
         job.spec.utility.as_ref().map(|utility| utility.capped(self.settings.caps.utility))
     }
 
-    /// A job's urgency within the site's cap; `None` where its owner doesn't say.
+    /// A job's urgency within the site's cap. `None` if the job file sets none.
     pub fn urgency(&self, job: &Job) -> Option<u32> {
         job.spec.urgency.map(|urgency| urgency.min(self.settings.caps.urgency))
     }
 
-    /// Forgets what the host has asked about, which no journal holds.
+    /// Forgets what the host was told, because no journal contains it.
     pub(crate) fn forget_told(&mut self) {
         self.outbox = Outbox::default();
     }
@@ -328,13 +328,13 @@ impl State {
         Arc::make_mut(&mut self.servers[id.index()])
     }
 
-    /// Whether a manager's resync is open: nothing is prepared meanwhile, for some seconds at most, however many
-    /// managers begin one after the other.
+    /// Whether a manager's resync is open. Meanwhile no decision is prepared, for at most a few seconds, even if
+    /// several managers resync one after the other.
     pub fn is_syncing(&self) -> bool {
         self.roster.syncing_since.is_some_and(|since| self.now - since < LONGEST_SYNC)
     }
 
-    /// Sets a job's verdict and keeps all sums. O(slots of the old and new allocation).
+    /// Sets a job's verdict and updates all sums. O(slots of the old and new allocation).
     pub(crate) fn set_verdict(&mut self, id: JobId, verdict: Verdict) {
         let Some(job) = self.jobs.get(&id).cloned() else { return };
         self.moved += 1;
@@ -351,7 +351,7 @@ impl State {
         self.pending.unissued.insert(id);
     }
 
-    /// Sets verdicts whose sums the guard has found, on this very state. O(jobs + servers that they touch).
+    /// Sets verdicts with the sums that the guard computed on this same state. O(jobs + servers that they touch).
     pub(crate) fn set_checked(&mut self, changes: Vec<(JobId, Verdict)>, sums: Sums) {
         self.moved += 1;
         for (server, planned) in sums.servers {

@@ -1,4 +1,5 @@
-//! Names that jobs bring along: tenants, queues, models. Each is kept while a job has it, and models a while longer.
+//! The names in job files: tenants, queues, models. A name is kept while a job uses it, and a model's name a while
+//! longer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,26 +18,25 @@ use crate::{
     settings::Settings,
 };
 
-/// Models without a job that are remembered: what runs again tomorrow starts from what was learnt today. A site trains
-/// tens to hundreds of models; a history is some kilobytes.
+/// Maximum number of models without a job that are kept, so that a later job starts from the known speeds. A site
+/// trains tens to hundreds of models. A history has some kilobytes.
 const IDLE_MODELS: usize = 256;
 
-/// The names that settings set limits under, and the limits.
+/// The limits in the settings, by name.
 pub(crate) type NamedLimits = BTreeMap<String, BTreeMap<String, i64>>;
 
 impl State {
-    /// How many jobs a tenant has. O(log tenants).
+    /// Number of jobs of a tenant. O(log tenants).
     pub fn count_of(&self, tenant: &str) -> Count {
         self.directory.census.tenants.get(tenant).copied().unwrap_or_default()
     }
 
-    /// How many jobs came from a cluster, those that are over and of which something may still exist among them. O(log
-    /// clusters).
+    /// Number of jobs from a cluster, including ended ones that may still have slots. O(log clusters).
     pub fn count_from(&self, cluster: &str) -> usize {
         self.directory.census.clusters.get(cluster).copied().unwrap_or_default()
     }
 
-    /// Counted anew.
+    /// The census, recomputed.
     pub(super) fn taken_census(&self) -> Census {
         let mut census = Census::default();
         self.jobs.values().for_each(|job| census.count(job, false, true));
@@ -44,8 +44,8 @@ impl State {
         census
     }
 
-    /// Under which name a job's model is kept: its tenant's own, or where all share what is learnt the site's. Neither
-    /// name has a slash in it.
+    /// The name of a job's model among the models: with its tenant, or without it if the site shares learnt data. Names
+    /// contain no slash.
     pub(super) fn model_key(&self, spec: &JobSpec) -> Arc<str> {
         match self.settings.share_models {
             true => spec.model.as_str().into(),
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// Counts a job in under its tenant's, its queue's and its model's name, each made if it is new.
+    /// Adds a job to its tenant, queue and model, and creates the new ones.
     ///
     /// O(names in use) for a new tenant or queue.
     pub(super) fn count_in(&mut self, spec: &JobSpec, model: &Arc<str>) -> (TenantId, QueueId) {
@@ -72,8 +72,8 @@ impl State {
         (tenant, queue)
     }
 
-    /// Counts it out again: names that no active job has are forgotten, models with something learnt once
-    /// [enough others](IDLE_MODELS) have been idle for less long.
+    /// Removes a job from its tenant, queue and model. Names without an active job are forgotten. A model with known
+    /// speeds is kept until it is the longest idle of too many ([`IDLE_MODELS`]).
     pub(super) fn count_out(&mut self, job: &Job) {
         leave(&mut self.tenants, &mut self.directory.tenant_ids, job.tenant.0 as usize);
         leave(&mut self.queues, &mut self.directory.queue_ids, job.queue.0 as usize);
@@ -97,8 +97,8 @@ impl State {
         }
     }
 
-    /// The turn of the model to be forgotten: of the tenant with the most of them, so that nobody makes others' be
-    /// forgotten.
+    /// The turn of the model to forget. It is chosen from the tenant with most idle models, so that no tenant evicts
+    /// the models of others.
     fn most_idle(&self) -> u64 {
         let mut of: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
         for (turn, name) in self.directory.idle_models.iter().rev() {
@@ -110,7 +110,7 @@ impl State {
         most.map(|(_, first)| *first).expect("there are too many")
     }
 
-    /// Takes the limits of new settings over.
+    /// Applies the limits of new settings.
     ///
     /// # Errors
     /// They name too many types of resources.
@@ -129,11 +129,11 @@ impl State {
         Ok(())
     }
 
-    /// Makes room for types of these names beside those in use, if there are not to be more than `most`. What nothing
-    /// uses is forgotten only where room is short: O(servers + jobs + models) then, O(names) else.
+    /// Makes room for the resource types of these names, if the total doesn't exceed `most`. Unused types are forgotten
+    /// only if room is short: then O(servers + jobs + models), else O(names).
     ///
     /// # Errors
-    /// They would be more; nothing is forgotten.
+    /// The total would exceed `most`. Nothing is forgotten.
     pub(super) fn make_room_for_types<'a>(
         &mut self,
         names: impl Iterator<Item = &'a str> + Clone,
@@ -150,7 +150,7 @@ impl State {
         Ok(())
     }
 
-    /// The types that no server, no job and no limit counts in, those aside that are about to be used.
+    /// Types that no server, job or limit uses, except those of these names.
     fn unused_types<'a>(&self, names: impl Iterator<Item = &'a str>) -> Vec<ResourceId> {
         let mut used: BTreeSet<ResourceId> = names.filter_map(|name| self.resources.id(name)).collect();
         let mut count = |amounts: &Amounts| {
@@ -175,10 +175,10 @@ impl State {
         self.resources.others().map(|(id, _)| id).filter(|id| !used.contains(id)).collect()
     }
 
-    /// Another type may come in its place.
+    /// Forgets a type, so that another one can take its place.
     fn forget_type(&mut self, id: ResourceId) {
         Arc::make_mut(&mut self.resources).forget(id);
-        // What a model was measured to use of it.
+        // Remove it from the measured use of models.
         let uses = |known: &Option<Amounts>| known.as_ref().is_some_and(|known| known[id] != 0);
         let of: Vec<_> =
             self.models.iter().filter(|(_, model)| uses(&model.worker_use) || uses(&model.server_use)).collect();
@@ -186,7 +186,7 @@ impl State {
             let model = Arc::make_mut(self.models.get_mut(&key).expect("found above"));
             [&mut model.worker_use, &mut model.server_use].into_iter().flatten().for_each(|known| known.clear(id));
         }
-        // What servers had that are gone: they are described anew when they come back.
+        // Remove the capacity of absent servers that had it. They are described again when they return.
         for server in self.servers.iter_mut().filter(|server| server.capacity[id] != 0 || server.devices.contains(&id))
         {
             let server = Arc::make_mut(server);
@@ -195,7 +195,7 @@ impl State {
         }
     }
 
-    /// What of a job's smallest shape is more than its queue or tenant may ever be given.
+    /// The excess of a job's smallest shape over the limit of its queue or tenant.
     pub(super) fn beyond_limits(&self, spec: &JobSpec, least: &Amounts) -> Option<Reason> {
         let beyond = |scope: fn(Arc<str>) -> Scope, name: &str, named: &NamedLimits| {
             let limits = limits_of(name, named, &self.resources);

@@ -1,4 +1,4 @@
-//! Whether a job could ever run on the cluster as it is, were it alone.
+//! Check whether a job could run on the present cluster if it were alone.
 
 use super::State;
 use crate::{
@@ -11,15 +11,15 @@ use crate::{
 };
 
 impl State {
-    /// Why this job can't run on the cluster as it is, not even alone in its smallest shape: no server could hold one
-    /// of its workers or parameter servers, or they are more in all than the servers that would take them have, or than
-    /// its queue or tenant may be given. `None` if it could, or if there are no servers yet. O(servers) for a job that
-    /// can't; for others as many servers as its smallest shape needs.
+    /// Why a job can't run on the present cluster, even alone and in its smallest shape. Either no server could hold
+    /// one of its workers or parameter servers, or their total exceeds the capacity of the servers that would take
+    /// them, or the limit of its queue or tenant. `None` if it could run, or if there are no servers yet. O(servers)
+    /// for a job that can't run. For others: as many servers as its smallest shape needs.
     pub fn never_fits(&self, job: &Job) -> Option<Reason> {
         self.hopeless(&job.spec, &job.worker, &job.server)
     }
 
-    /// The same of a job that isn't there yet.
+    /// The same for a job that isn't submitted yet.
     pub(super) fn hopeless(&self, spec: &JobSpec, worker: &Demand, server: &Demand) -> Option<Reason> {
         self.present_servers().next()?;
         let least = spec.bounds().least();
@@ -50,7 +50,7 @@ impl State {
         servers.filter(move |server| server.matches(&spec.labels) && takes(server))
     }
 
-    /// No server could hold one of a role, were it empty.
+    /// Whether no server could hold one slot of a role, even if it were empty.
     fn held_by_none(&self, spec: &JobSpec, role: Role, demand: &Amounts) -> Option<Reason> {
         let mut best: Option<(ResourceId, i64, ServerId)> = None;
         for server in self.matching(spec, |server| server.hosts.takes(role)) {
@@ -67,12 +67,12 @@ impl State {
         Some(Reason::NeverFits { role, resource, needed: demand[resource], largest, server })
     }
 
-    /// It is more than these servers have in all.
+    /// Whether the need exceeds the total of these servers.
     fn beyond_all(&self, spec: &JobSpec, needed: &Amounts, takes: impl Fn(&Server) -> bool) -> Option<Reason> {
         let mut all = Amounts::default();
         for server in self.matching(spec, takes) {
             all += &server.capacity;
-            // The first few have enough for nearly every job.
+            // The first few servers are enough for nearly all jobs.
             needed.first_excess(&all)?;
         }
         let resource = needed.first_excess(&all)?;

@@ -1,4 +1,4 @@
-//! News for the engine, and how urgent it is.
+//! Changes for the engine, with their urgency.
 
 use super::{Change, State, changes::Urgency};
 use crate::{decision::Verdict, reason::Reason};
@@ -7,18 +7,18 @@ impl State {
     pub(crate) fn note(&mut self, change: Change) {
         let urgency = match change {
             Change::Dropped(_) | Change::Settings => Urgency { at_once: true, ..Urgency::default() },
-            // Who trained a chunk has a worker less to feed.
+            // A job that completed a chunk has fewer chunks left for its workers.
             Change::Ended(_) | Change::Trained(_) => Urgency { departure: true, ..Urgency::default() },
             Change::Job(id) => match self.job(id).map(|job| &job.verdict) {
-                // What was unknown about a job that couldn't be run may be known now.
+                // Facts that an unsupported job lacked may be known now.
                 Some(Verdict::Wait(Reason::NotConsidered | Reason::Unsupported { .. })) => {
                     Urgency { arrival: true, ..Urgency::default() }
                 }
-                // What it had is free.
+                // The job's room is free.
                 Some(Verdict::Wait(Reason::Held)) => Urgency { departure: true, ..Urgency::default() },
                 _ => Urgency::default(),
             },
-            // Where the plan may no longer fit, `unsettled` says so.
+            // `unsettled` records where the plan may no longer fit.
             Change::Server(_) | Change::Measured(_) => Urgency::default(),
         };
         self.changes.push(change, urgency);

@@ -1,4 +1,4 @@
-//! What is yet to be done: by the scheduler, and by managers.
+//! Pending work of the scheduler, and pending messages to managers.
 
 use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Serialize};
@@ -10,39 +10,39 @@ use crate::{
     time::Time,
 };
 
-/// What the scheduler is yet to do.
+/// Pending work of the scheduler.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pending {
-    /// Servers where the plan may no longer fit.
+    /// Servers on which the plan may no longer fit.
     pub(crate) unsettled: OrdSet<ServerId>,
-    /// A limit may have shrunk.
+    /// Whether a limit may have shrunk.
     pub(crate) limits_changed: bool,
     /// Jobs whose verdict changed since the last decision.
     pub(crate) revised: OrdSet<JobId>,
-    /// Jobs whose plan is not (or not wholly) issued.
+    /// Jobs whose plan isn't fully issued.
     pub(crate) unissued: OrdSet<JobId>,
-    /// Planned jobs that wait for room on a server: tried again when something there is released.
+    /// Planned jobs that wait for room on a server. A release there lets them try again.
     pub(crate) parked: OrdSet<(ServerId, JobId)>,
-    /// Jobs with reports that their fits don't know.
+    /// Jobs with reports that aren't in their fits yet.
     pub(crate) unfitted: OrdSet<JobId>,
-    /// When something about a job ends by itself: a time limit, a refusal's wait.
+    /// Ends of time limits and of waits after refusals.
     pub(crate) timers: OrdSet<(Time, JobId)>,
 }
 
-/// What managers are yet to be sent.
+/// Pending messages to managers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outbox {
-    /// Jobs whose issued part changed since the host last asked.
+    /// Jobs whose issued slots changed since the host last asked.
     pub(crate) unsent: OrdSet<JobId>,
-    /// Jobs that the host asked about at least once, and that aren't forgotten yet.
+    /// Jobs that the host asked about at least once and that aren't forgotten yet.
     pub(crate) told: OrdSet<JobId>,
-    /// The last message about jobs of which nothing is left, until the host asks.
+    /// Last messages about jobs without any slots left, until the host asks.
     #[serde(deserialize_with = "table")]
     pub(crate) farewells: OrdMap<JobId, Issue>,
 }
 
 impl Pending {
-    /// Lets jobs try again that wait for room on these servers.
+    /// Lets the jobs that wait for room on these servers try again.
     pub(crate) fn unpark(&mut self, servers: impl IntoIterator<Item = ServerId>) {
         for server in servers {
             let waiting: Vec<JobId> =

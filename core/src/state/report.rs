@@ -1,4 +1,4 @@
-//! What running jobs report.
+//! Reports of running jobs.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::{
     time::Span,
 };
 
-/// More than this in one report is a mistake, not training.
+/// Maximum speed in a report, in steps per second. Higher values are mistakes.
 const MOST_SPEED: f64 = 1e7;
-/// So is a longer restart.
+/// Maximum restart time. Longer values are mistakes.
 const LONGEST_RESTART: Span = Span::seconds(2 * 86_400);
 
 impl State {
-    /// Takes a report, or ignores and counts it.
+    /// Accepts a report, or ignores and counts it.
     pub(super) fn report(
         &mut self,
         id: JobId,
@@ -46,7 +46,7 @@ impl State {
             progress.steps_per_epoch = report.steps_per_epoch;
         }
         progress.accuracy = report.accuracy.or(progress.accuracy);
-        // The epoch these steps belong to: the one in progress, or the one they complete.
+        // The epoch of these steps: the current one, or the one that they complete.
         let epoch = match report.steps_per_epoch {
             0 => u64::from(report.epoch) + 1,
             steps => report.step.div_ceil(steps).max(1),
@@ -78,11 +78,11 @@ impl State {
         }
         let trained = job.learnt.chunks.len() > before;
         if let Some(restart) = report.restart {
-            // What the job lost: from being told to change until it trained again, checkpoint and stop included. A
-            // program that was started again within its incarnation knows only its own part.
+            // The time that the job lost: from the order to change until it trained again, including checkpoint and
+            // stop. A program that was restarted within its incarnation knows only its own part.
             let gap = if first { now - job.issued.changed } else { Span::ZERO };
             let measured = Span(restart.0.max(gap.0 - report.duration.0).max(0));
-            // The first start costs as much as a restart, without a checkpoint to read: a fair first measurement.
+            // The first start takes as long as a restart, but reads no checkpoint. It serves as the first measurement.
             job.learnt.restart_cost = if job.issued.incarnation.0 <= 1 {
                 measured
             } else {
@@ -126,8 +126,8 @@ fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report
     let has = |allocation: &Option<Arc<Allocation>>| {
         allocation.as_ref().is_some_and(|has| has.of(slot.0).binary_search_by_key(&slot.1, |slot| slot.index).is_ok())
     };
-    // A slot may still report when it is gone from the plan, or before its manager has shown it: not more of them than
-    // the job can have, so that what is kept of each stays bounded.
+    // A slot may report after it left the plan, or before its manager reports it. The number of such slots is limited
+    // to the job's bounds, so that the stored data stays bounded.
     let others = || job.learnt.reported.keys().filter(|(role, _)| *role == slot.0).count();
     let known = job.learnt.reported.contains_key(&slot) || has(&job.issued.allocation) || has(&job.seen.allocation);
     if !known && others() >= job.spec.bounds().most().count(slot.0) as usize {
@@ -149,12 +149,12 @@ fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report
     if report.chunks.iter().any(|chunk| *chunk >= chunks) {
         return Err("its dataset has no such chunk");
     }
-    // What is remembered of each worker is bounded by the workers there can be.
+    // The data per worker is bounded by the maximum number of workers.
     let workers = job.spec.bounds().most().workers;
     if report.slot_times.len() > workers as usize || report.slot_times.iter().any(|(worker, _)| *worker >= workers) {
         return Err("it has times of workers that the job can't have");
     }
-    // Only a program that has just started from a checkpoint is behind what was reported before.
+    // Only a program that restarted from a checkpoint can be behind earlier reports.
     if report.step < job.learnt.progress.step && report.restart.is_none() {
         return Err("its step went back");
     }

@@ -1,4 +1,4 @@
-//! Managers and servers by name, while they are there and for a while afterwards.
+//! Managers and servers by name, including recently absent ones.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::{
     time::Time,
 };
 
-/// Among more managers than this, those without a server are forgotten.
+/// Number of managers from which those without a server are forgotten.
 const MANY_MANAGERS: usize = 64;
-/// Among more servers than this that have left, half are forgotten.
+/// Maximum number of absent servers. Above it, half of them are forgotten.
 pub(crate) const MOST_ABSENT: usize = 1024;
 
 /// A cluster manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manager {
-    /// Its name.
+    /// The manager's name.
     pub(crate) name: Arc<str>,
-    /// While a resync is open: servers and jobs that it has mentioned.
+    /// Servers and jobs mentioned in the open resync. `None` if no resync is open.
     pub(crate) sync: Option<(OrdSet<ServerId>, OrdSet<JobId>)>,
 }
 
@@ -32,14 +32,14 @@ pub(crate) struct Roster {
     pub(crate) managers: Vector<Manager>,
     #[serde(deserialize_with = "table")]
     pub(crate) server_ids: OrdMap<Arc<str>, ServerId>,
-    /// Servers that aren't there, in the order in which they left.
+    /// Absent servers, in the order in which they left.
     #[serde(deserialize_with = "table")]
     pub(crate) absent: OrdMap<u64, ServerId>,
-    /// Since when there has always been a manager whose resync is open.
+    /// Time since which at least one resync has always been open.
     pub(crate) syncing_since: Option<Time>,
-    /// With so many absent servers some are forgotten.
+    /// Number of absent servers at which some are forgotten.
     pub(crate) forget_at: usize,
-    /// Numbers of forgotten servers, to be used again.
+    /// Ids of forgotten servers, for reuse.
     pub(crate) free: Vector<ServerId>,
 }
 
@@ -57,7 +57,7 @@ impl Default for Roster {
 }
 
 impl Roster {
-    /// The number of a manager, which is new if its name is. Among many managers it takes the number of one without a
+    /// The id of a manager. A new name gets a new id. If there are many managers, it gets the id of one without a
     /// server.
     pub(crate) fn manager(&mut self, name: &str, servers: &Vector<Arc<Server>>) -> ManagerId {
         let known = self.managers.iter().position(|manager| &*manager.name == name);

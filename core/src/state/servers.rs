@@ -1,4 +1,4 @@
-//! Servers that come, change and go.
+//! Arrival, change and departure of servers.
 
 use std::{
     collections::{BTreeMap, BTreeSet, BinaryHeap},
@@ -17,17 +17,17 @@ use crate::{
     text::{is_unseen, shown},
 };
 
-/// Servers that may be there at a time: six times as many as the largest clusters have.
+/// Maximum number of present servers: six times the size of the largest clusters.
 const MOST: usize = 100_000;
-/// So many absent servers stay, and those of which something is left; the numbers of the others are given to new
-/// servers.
+/// Number of absent servers that are kept, in addition to those that jobs still refer to. The ids of the others are
+/// given to new servers.
 const STAY: usize = MOST_ABSENT / 2;
-/// Bytes of a server's name; of a label, and of its value.
+/// Maximum bytes of a server's name, and of a label and its value.
 const LONGEST_NAME: usize = 256;
 const LONGEST_LABEL: usize = 1024;
-/// Labels of a server.
+/// Maximum number of labels of a server.
 const MOST_LABELS: usize = 256;
-/// Bytes of a resource's name.
+/// Maximum bytes of a resource's name.
 const LONGEST_RESOURCE: usize = 64;
 
 impl State {
@@ -103,7 +103,7 @@ impl State {
         Ok(())
     }
 
-    /// A server that isn't there yet, under the next number, or under that of one that is gone for long.
+    /// Adds an absent server, with the next id or the id of a forgotten server.
     fn new_server(&mut self, name: &str, manager: ManagerId) -> ServerId {
         let free = self.forget_server();
         let id = free.unwrap_or(ServerId(self.servers.len() as u32));
@@ -136,8 +136,8 @@ impl State {
         id
     }
 
-    /// The number of a server that is forgotten, where too many are remembered. O(1), and O(slots of all jobs) once for
-    /// many new servers.
+    /// The id of a forgotten server, if too many absent ones are kept. O(1), and O(slots of all jobs) once for many new
+    /// servers.
     fn forget_server(&mut self) -> Option<ServerId> {
         if self.roster.free.is_empty() && self.roster.absent.len() >= self.roster.forget_at {
             self.forget_servers();
@@ -152,12 +152,13 @@ impl State {
             held.extend(allocations.into_iter().flatten().flat_map(|has| has.slots()).map(|slot| slot.server));
             held.extend(job.verdict.reason().into_iter().chain(&job.issued.reason).filter_map(Reason::server));
         }
-        // By manager, the last that left first.
+        // By manager, the most recently absent server first.
         let mut gone: BTreeMap<ManagerId, Vec<(u64, ServerId)>> = BTreeMap::new();
         for (turn, id) in self.roster.absent.iter().rev().filter(|(_, id)| !held.contains(id)) {
             gone.entry(self.server(*id).manager).or_default().push((*turn, *id));
         }
-        // Of the manager with the most of them, so that nobody makes others' be forgotten.
+        // Servers of the manager with most absent ones are forgotten first, so that no manager evicts the servers of
+        // others.
         let mut most: BinaryHeap<_> = gone.iter().map(|(manager, of)| (of.len(), *manager)).collect();
         for _ in STAY..self.roster.absent.len() {
             let Some((count, manager)) = most.pop() else { break };
@@ -170,12 +171,12 @@ impl State {
             (server.capacity, server.devices, server.labels) = Default::default();
             self.roster.free.push_back(id);
         }
-        // Those that can't be forgotten aren't looked at again for each that comes.
+        // Servers that can't be forgotten aren't checked again for each new server.
         self.roster.forget_at = MOST_ABSENT.max(self.roster.absent.len() + STAY);
     }
 
-    /// A slot is charged by the kind of its devices: where these change, the sums of the jobs that have some are taken
-    /// anew. O(slots of all jobs).
+    /// Slots are charged by the kind of their devices. If the devices change, the sums of the jobs on them are
+    /// recomputed. O(slots of all jobs).
     fn with_other_devices(&mut self, id: ServerId, change: impl FnOnce(&mut Self)) {
         let is_there = |allocation: Option<&Arc<Allocation>>| {
             allocation.is_some_and(|allocation| allocation.slots().iter().any(|slot| slot.server == id))
@@ -205,7 +206,7 @@ impl State {
         }
     }
 
-    /// Plans that name devices which are others by now are void.
+    /// Evicts the plans that name devices which were exchanged.
     fn evict_from_exchanged_devices(&mut self, id: ServerId) {
         let server = self.server(id).clone();
         let fits = |job: &Job, slot: &Slot| {
@@ -226,7 +227,7 @@ impl State {
         }
     }
 
-    /// Changes what a server has, and the cluster's totals with it.
+    /// Changes a server's properties, and updates the cluster's totals.
     pub(super) fn change_server(&mut self, id: ServerId, change: impl FnOnce(&mut Server)) {
         let sums = |server: &Server| {
             (server.usable(), if server.present { server.capacity.clone() } else { Amounts::default() })
@@ -244,8 +245,8 @@ impl State {
         self.note(Change::Server(id));
     }
 
-    /// Servers are gone. O(slots of all jobs) however many they are: slots on a lost server are gone without anyone
-    /// saying so.
+    /// Records that servers have left. Slots on a lost server are gone without a further message. O(slots of all jobs),
+    /// for any number of servers.
     pub(super) fn servers_left(&mut self, lost: &BTreeSet<ServerId>) {
         let now = self.now;
         for id in lost {
@@ -282,7 +283,7 @@ impl State {
             self.recharge(job, |job| {
                 if first_lost(job.issued.allocation.as_ref()).is_some() {
                     job.issue(job.issued.allocation.as_ref().and_then(without), now);
-                    // What is left of it can't run alone.
+                    // The remaining slots can't run alone.
                     job.revoke(now);
                 }
                 job.seen.allocation = job.seen.allocation.as_ref().and_then(without);
@@ -301,7 +302,7 @@ impl State {
     }
 }
 
-/// The names in a table of amounts that are there.
+/// The names in a table whose amounts aren't zero.
 pub(super) fn used(amounts: &BTreeMap<String, i64>) -> impl Iterator<Item = &str> + Clone {
     amounts.iter().filter(|(_, amount)| **amount != 0).map(|(name, _)| name.as_str())
 }

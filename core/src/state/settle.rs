@@ -1,4 +1,4 @@
-//! Keeping the plan within what there is: what no longer fits goes back to what it had, or waits.
+//! Keeping the plan within capacity and limits: jobs that no longer fit return to their earlier plan, or wait.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -13,16 +13,16 @@ use crate::{
     time::Time,
 };
 
-/// Who goes first is the largest: planned but not seen to run so yet, then the youngest.
+/// The order of cuts, largest first: planned but not observed as running, then the youngest.
 type Turn = (bool, Time, JobId);
 
 impl State {
-    /// Cuts the plan to what fits on servers that lost room and on those that `before` (jobs and the verdicts they had
-    /// until now) touches, and within limits. Goes first: what is planned but not seen yet; then the youngest. Each is
-    /// put back to what it had, else it waits. Returns the jobs that were cut.
+    /// Cuts the plan to what fits within capacity and limits. Checks the servers that lost room and those that `before`
+    /// touches (jobs with their verdicts before the proposal). Jobs whose plan isn't observed yet are cut first, then
+    /// the youngest. Each returns to its earlier plan if that fits, else it waits. Returns the jobs that were cut.
     ///
-    /// O(servers touched + accounts); where something is over, O(slots planned) once, and O(log jobs) a cut beside what
-    /// the cut changes.
+    /// O(servers touched + accounts). If something doesn't fit: O(slots planned) once, and O(log jobs) per cut in
+    /// addition to its own changes.
     pub(crate) fn settle(&mut self, before: &[(JobId, Verdict)]) -> Vec<JobId> {
         let mut servers: BTreeSet<ServerId> = std::mem::take(&mut self.pending.unsettled).into_iter().collect();
         for (id, _) in before {
@@ -45,7 +45,7 @@ impl State {
         cut
     }
 
-    /// What the plan takes of a server beyond what it has.
+    /// The excess of the plan over a server's capacity.
     fn lacks(&self, id: ServerId) -> Option<(ResourceId, i64)> {
         let server = self.server(id);
         server.excess(&server.planned)
@@ -74,7 +74,7 @@ impl State {
                         break;
                     };
                     let scope = if of_tenants { Scope::Tenant(name) } else { Scope::Queue(name) };
-                    // What it had, and what the others leave.
+                    // The job's own part, and what the others leave.
                     let needed = self.jobs[&id].total(self.jobs[&id].shape())[resource];
                     let left = left + needed;
                     self.cut(id, before, Reason::Exhausted { scope, resource, needed, left, limit });
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// The turns of the jobs planned on each of these servers.
+    /// The turns of the jobs planned on these servers.
     fn turns_by_server(&self, servers: &BTreeSet<ServerId>) -> BTreeMap<ServerId, BinaryHeap<Turn>> {
         let mut turns: BTreeMap<ServerId, BinaryHeap<Turn>> =
             servers.iter().map(|id| (*id, BinaryHeap::new())).collect();
@@ -92,7 +92,7 @@ impl State {
             return turns;
         }
         for job in self.jobs.values() {
-            // Twice where it has more slots there: its second turn finds it gone.
+            // A job with several slots there has several turns. The later ones find it gone.
             for id in planned_on(job) {
                 if let Some(turns) = turns.get_mut(&id) {
                     turns.push(turn(job));
@@ -102,23 +102,23 @@ impl State {
         turns
     }
 
-    /// Whose turn it is among planned jobs that (still) qualify. Those that don't are out.
+    /// The next job to cut, among planned jobs that still qualify. The others are dropped.
     fn next_to_go(&self, turns: &mut BinaryHeap<Turn>, qualifies: impl Fn(&Job) -> bool) -> Option<JobId> {
         loop {
             let was = turns.pop()?;
             let job = self.jobs.get(&was.2).filter(|job| job.verdict.allocation().is_some() && qualifies(job));
             let Some(now) = job.map(|job| turn(job)) else { continue };
             if now == was {
-                // Put back to less, it may have to go altogether.
+                // A job that returned to a smaller plan may have to be cut again.
                 turns.push(now);
                 return Some(now.2);
             }
-            // It was put back to what is seen of it, which goes later.
+            // The job returned to its observed slots, which are cut later.
             turns.push(now);
         }
     }
 
-    /// Puts a job back to what it had before the proposal if that frees something, else lets it wait.
+    /// Returns a job to its plan before the proposal if that fits, else lets it wait.
     fn cut(&mut self, id: JobId, before: &[(JobId, Verdict)], reason: Reason) {
         let had = before.binary_search_by_key(&id, |(job, _)| *job).ok().map(|at| before[at].1.clone());
         let had = had.filter(|verdict| {
@@ -150,8 +150,8 @@ impl State {
         fits && self.account_excess(job, &extra).is_none()
     }
 
-    /// Whether the slots that a verdict adds to a job's plan may still come where they are: the server is there,
-    /// doesn't drain, hosts the role, carries the job's labels and has such devices. What the plan has already stays.
+    /// Whether the slots that a verdict adds to a job's plan can still be placed: the server is present, isn't
+    /// draining, hosts the role, has the job's labels and has such devices. Slots that are already planned stay.
     /// O(slots · log slots).
     pub(crate) fn takes_new_slots(&self, job: &Job, verdict: &Verdict) -> bool {
         let planned = job.verdict.allocation();
@@ -166,7 +166,7 @@ impl State {
         })
     }
 
-    /// Ends waits that are over, and stops jobs that are past their time limit.
+    /// Ends the waits that are over, and stops jobs past their time limit.
     pub(crate) fn expire_timers(&mut self) {
         while let Some((at, id)) = self.pending.timers.get_min().copied().filter(|(at, _)| *at <= self.now) {
             self.pending.timers.remove(&(at, id));
@@ -181,7 +181,7 @@ impl State {
                 self.job_mut(id).expect("looked up").issued.blocked = None;
                 self.pending.unissued.insert(id);
                 if matches!(job.verdict, Verdict::Wait(Reason::Refused { .. })) {
-                    // Engines that look at new jobs only look at it again.
+                    // With this reason, engines that only consider new jobs consider it again.
                     self.set_verdict(id, Verdict::Wait(Reason::NotConsidered));
                 }
                 self.note(Change::Job(id));
@@ -189,7 +189,7 @@ impl State {
         }
     }
 
-    /// In shadow mode each round starts from what really runs.
+    /// In shadow mode, each round starts from the slots that actually run.
     pub(crate) fn adopt_observed(&mut self) {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
@@ -200,8 +200,8 @@ impl State {
         self.pending.revised.clear();
     }
 
-    /// Who takes over starts from what really runs, whatever was planned meanwhile, and waits for the next decision.
-    /// What was being started when it was handed back still is.
+    /// Called when Trainmaster takes over. The plan becomes the slots that actually run, whatever was planned
+    /// meanwhile, until the next decision. Jobs that were starting when they were handed back are still starting.
     pub(crate) fn take_over(&mut self) {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
@@ -247,7 +247,7 @@ fn turn(job: &Job) -> Turn {
     (!seen, job.arrival, job.id)
 }
 
-/// The first limit that an account is over: (type, left, limit).
+/// The first exceeded limit of an account: (type, left, limit).
 fn exceeded(account: &Account) -> Option<(ResourceId, i64, i64)> {
     account.limits.iter().find_map(|(&resource, &limit)| {
         let left = limit - account.planned[resource];

@@ -1,4 +1,4 @@
-//! The plan's sums as a proposal leaves them.
+//! The plan's sums after a proposal.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use crate::{
     server::Usage,
 };
 
-/// What a proposal makes of the plan's sums, found on the way: the commit need not add them up again.
+/// The plan's sums after a proposal. The guard computes them, so the commit needn't.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
-    /// All that is planned, on each server that the proposal touches.
+    /// Total planned use of each server that the proposal touches.
     pub(crate) servers: Vec<(ServerId, Usage)>,
-    /// What is added to each tenant that it touches.
+    /// Amounts added per tenant.
     pub(crate) tenants: BTreeMap<TenantId, Amounts>,
-    /// What is added to each queue that it touches.
+    /// Amounts added per queue.
     pub(crate) queues: BTreeMap<QueueId, Amounts>,
 }
