@@ -1,4 +1,4 @@
-//! Managers that run inside the daemon: they speak the same protocol as those outside, without a connection.
+//! Managers that run inside the daemon. They use the same protocol as external ones, without a connection.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -13,7 +13,7 @@ use super::{
     services::Services,
 };
 
-/// The adapters at work.
+/// The running adapters.
 #[derive(Debug)]
 pub(crate) struct RunningAdapters {
     tasks: JoinSet<()>,
@@ -21,10 +21,10 @@ pub(crate) struct RunningAdapters {
 }
 
 impl RunningAdapters {
-    /// Starts those that are chosen, or those that are there by default.
+    /// Starts the chosen adapters, or the default ones.
     ///
     /// # Errors
-    /// There is none of that name, or its configuration can't be used.
+    /// No adapter has this name, or its configuration is invalid.
     pub(super) fn start(config: &Config, address: SocketAddr, services: &Services) -> Result<Self, ServeError> {
         let (shutdown, told) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -34,7 +34,7 @@ impl RunningAdapters {
             tasks.spawn(async move {
                 match running.await {
                     Ok(()) => tracing::info!(name, "the adapter ended"),
-                    // Jobs and people are still served; another adapter of that name may attach from outside.
+                    // Calls are still served, and an external adapter with this name may attach.
                     Err(error) => tracing::error!(name, error = format!("{error:#}"), "the adapter can't go on"),
                 }
             });
@@ -42,14 +42,14 @@ impl RunningAdapters {
         Ok(Self { tasks, shutdown })
     }
 
-    /// Ends them; the daemon still serves them meanwhile.
+    /// Ends the adapters. The daemon still serves them until they have ended.
     pub(crate) async fn stop(mut self) {
         self.shutdown.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
     }
 }
 
-/// The adapters that a daemon with this configuration runs.
+/// The adapters that run in a daemon with this configuration.
 pub fn chosen(config: &Config) -> Vec<AdapterChoice> {
     config.adapters.clone().unwrap_or_else(|| {
         let defaults = config.available.all.iter().filter(|adapter| adapter.default);
@@ -57,7 +57,7 @@ pub fn chosen(config: &Config) -> Vec<AdapterChoice> {
     })
 }
 
-/// What an adapter is told by a daemon with this configuration that is reached at `url`.
+/// The arguments of an adapter in a daemon with this configuration, whose URL is `url`.
 pub fn launch(config: &Config, choice: &AdapterChoice, url: String) -> Launch {
     Launch {
         config: choice.config.clone(),

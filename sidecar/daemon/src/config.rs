@@ -1,4 +1,4 @@
-//! What the daemon is configured with.
+//! The daemon's configuration.
 
 use std::{
     io,
@@ -28,7 +28,7 @@ use super::{
     store::faults::Faults,
 };
 
-/// Everything the daemon needs to know.
+/// The daemon's configuration.
 ///
 /// ```
 /// use trainmaster_daemon::Config;
@@ -49,70 +49,70 @@ use super::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The one port for gRPC, metrics and JSON. Anything but loopback needs TLS.
+    /// The port for gRPC, metrics and JSON. Addresses other than loopback need TLS.
     pub listen: SocketAddr,
-    /// Journal, tokens and adapters' folders.
+    /// The folder for the journal, the tokens and the adapters' folders.
     pub state_dir: PathBuf,
-    /// The scheduler's own settings; [`DEFAULT_SETTINGS`](super::DEFAULT_SETTINGS) where none are given.
+    /// The scheduler's settings. Default: [`DEFAULT_SETTINGS`](super::DEFAULT_SETTINGS).
     pub settings: Settings,
-    /// What engines that follow a policy follow.
+    /// The policies for engines that use one.
     pub policy: Choice,
-    /// The adapters that the program has; none unless it says so.
+    /// The adapters that the program contains. Default: none.
     pub available: Adapters,
-    /// Managers to run inside the daemon; `None`: those of the available ones that are there by default.
+    /// Managers that run inside the daemon. `None`: the available ones that run by default.
     pub adapters: Option<Vec<AdapterChoice>>,
-    /// The address that training programs are given; by default the one listened on.
+    /// The daemon's address for training programs. Default: the address of the port.
     pub advertise: Option<String>,
-    /// Certificate and key.
+    /// Certificate and key of the port.
     pub tls: Option<Tls>,
-    /// Where the administrator's token is; by default in the state folder, where one is made.
+    /// The file with the administrator's token. By default the daemon makes one in the state folder.
     pub admin_token_file: Option<PathBuf>,
-    /// Names under which the port may be called without TLS, beside `localhost`, addresses in numbers, the machine's
-    /// own name and that in `advertise`.
+    /// Host names under which the port may be called without TLS, in addition to `localhost`, numeric addresses, the
+    /// machine's own name and the name in `advertise`.
     pub names: Vec<String>,
-    /// Whether the metrics are shown to whoever asks.
+    /// Whether the metrics need no token.
     pub metrics_open: bool,
-    /// A plan stands for so long without a newer one; zero = for good.
+    /// Time until a plan expires without a newer one. Zero: never.
     pub plan_ttl: Duration,
-    /// How long a stopping program may take.
+    /// Maximum time for a program to stop.
     pub grace: Duration,
-    /// What engines and fits may take.
+    /// Limits of engines and fits.
     pub tickets: TicketLimits,
-    /// Bounds of the journal.
+    /// Limits of the journal.
     pub journal: JournalLimits,
-    /// Bytes of records that are kept for replay, beyond those that a restart needs.
+    /// Bytes of records that are kept for replay, in addition to those that a restart needs.
     pub history_bytes: u64,
-    /// Jobs that ended which are kept for people to look at.
+    /// Number of ended jobs that are kept for display.
     pub ended_jobs: usize,
-    /// Connections at a time; more wait to be accepted.
+    /// Maximum number of connections. Further ones wait to be accepted.
     pub connections: usize,
-    /// Lists of jobs that are read or watched at a time.
+    /// Maximum number of job lists that are read or watched at a time.
     pub lists: usize,
-    /// Bytes of requests that may wait for their answers.
+    /// Maximum bytes of requests without an answer.
     pub request_bytes: usize,
-    /// How many jobs there may be.
+    /// Maximum numbers of jobs.
     pub(super) jobs: JobLimits,
-    /// What training programs may ask for.
+    /// Limits of training programs' calls.
     pub feed: Limits,
-    /// Whether the jobs' processes end with the daemon, where an adapter runs them.
+    /// Whether the processes of jobs end with the daemon, if an adapter runs them.
     pub end_jobs: bool,
-    /// How long a training program goes on without its feed before it ends by itself.
+    /// Time after which a training program without its feed ends by itself.
     pub orphan_grace: Duration,
     /// The program of jobs without a command.
     pub trainer: Option<PathBuf>,
-    /// The log's own count of what it couldn't take.
+    /// Number of lines that couldn't be logged.
     pub log: LogLines,
-    /// A disk that can be told to fail.
+    /// Injected faults of the disk.
     #[doc(hidden)]
     pub faults: Faults,
 }
 
-/// A manager to run inside the daemon.
+/// A manager that runs inside the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterChoice {
-    /// Its name among those available.
+    /// The adapter's name.
     pub name: String,
-    /// Its configuration file; without one its defaults hold.
+    /// Its configuration file. Without one, it uses its defaults.
     pub config: Option<PathBuf>,
 }
 
@@ -127,7 +127,7 @@ impl AdapterChoice {
 }
 
 impl std::fmt::Display for AdapterChoice {
-    /// As [`Self::parse`] reads it, from whatever folder.
+    /// The form that [`Self::parse`] reads, with an absolute path.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.config {
             Some(file) => {
@@ -147,11 +147,11 @@ pub struct Tls {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// The authority of the certificate, for programs on this machine; by default the certificate itself.
+    /// The certificate's authority, for programs on this machine. Default: the certificate itself.
     pub ca: Option<PathBuf>,
-    /// Authorities whose certificates say who a client is; by default none does, and clients show tokens.
+    /// Authorities whose certificates identify clients. By default there are none, and clients show tokens.
     pub client_ca: Option<PathBuf>,
-    /// What these authorities have revoked.
+    /// The certificates that these authorities have revoked.
     pub client_crl: Option<PathBuf>,
 }
 
@@ -161,7 +161,7 @@ impl Tls {
         Self { cert: cert.into(), key: key.into(), ca: None, client_ca: None, client_crl: None }
     }
 
-    /// As the port reads them.
+    /// The files of the port.
     pub(super) fn files(&self) -> TlsFiles {
         let Self { cert, key, client_ca, client_crl, .. } = self.clone();
         TlsFiles { cert, key, client_ca, client_crl }
@@ -243,7 +243,7 @@ struct LimitsFile {
 }
 
 impl Config {
-    /// The defaults, for a state folder: any free port of this machine, no adapter.
+    /// The defaults with this state folder: any free port on loopback, and no adapter.
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -276,10 +276,10 @@ impl Config {
         }
     }
 
-    /// The port that clients try when they are told nothing.
+    /// The default port of clients.
     pub const DEFAULT_PORT: u16 = 7070;
 
-    /// Reads a configuration; paths in it are taken as they stand.
+    /// Parses a configuration. Relative paths in it stay relative.
     ///
     /// # Errors
     /// Names the key, the value and what is allowed.
@@ -287,7 +287,7 @@ impl Config {
         Self::read(text, Path::new(""))
     }
 
-    /// Reads a configuration file; relative paths in it start at its folder.
+    /// Reads a configuration file. Relative paths in it start at its folder.
     ///
     /// # Errors
     /// As [`from_toml`](Self::from_toml), with the file's name.
@@ -384,7 +384,7 @@ impl Config {
         })
     }
 
-    /// What must hold whatever the configuration came from.
+    /// Checks rules that also hold for flags.
     pub(super) fn check(&self) -> Result<(), ServeError> {
         if !self.listen.ip().is_loopback() && self.tls.is_none() {
             let problem = format!(
@@ -397,7 +397,7 @@ impl Config {
         Ok(())
     }
 
-    /// Under which names the port may be called; any where its certificate says whose names they are.
+    /// The host names under which the port may be called. With TLS, any: the certificate identifies the port.
     pub(super) fn door(&self) -> Door {
         match self.tls {
             Some(_) => Door { names: None },
@@ -405,7 +405,7 @@ impl Config {
         }
     }
 
-    /// What is open that could be closed, in words.
+    /// Descriptions of open doors that the site could close.
     pub(super) fn open_doors(&self) -> Vec<String> {
         let mut doors = Vec::new();
         if self.metrics_open {
@@ -435,14 +435,14 @@ impl Config {
     }
 }
 
-/// `$XDG_STATE_HOME/trainmaster`, or its usual place in the home folder.
+/// `$XDG_STATE_HOME/trainmaster`, or `.local/state/trainmaster` in the home folder.
 pub fn default_state_dir() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
     let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
     base.unwrap_or_else(|| "/var/lib".into()).join("trainmaster")
 }
 
-/// An address as `host:port` of numbers, or only `:port` of this machine.
+/// Parses a numeric `host:port`, or `:port` for loopback.
 pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, ServeError> {
     let full = if text.starts_with(':') { format!("127.0.0.1{text}") } else { text.to_owned() };
     full.parse().map_err(|_| wrong("listen", &format!("{text:?} must be an address such as \"127.0.0.1:7070\"")))

@@ -1,4 +1,4 @@
-//! Jobs that are over: what became of them is kept for a while.
+//! Ended jobs, whose results are kept for a while.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,19 +8,19 @@ use trainmaster_core::{JobId, job::ExternalId};
 use trainmaster_feed::Kept;
 use trainmaster_proto::v1;
 
-/// What is kept of a job that is over.
+/// The record of an ended job.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EndedJob {
     /// Its last status.
     pub(crate) status: v1::JobStatus,
-    /// Why it had what it had when it ended, for people and as JSON.
+    /// The explanation of its last allocation, as text and as JSON.
     pub(crate) lines: Vec<String>,
     pub(crate) json: String,
-    /// Its programs may still ask.
+    /// Its programs may still call.
     pub(crate) token_hash: Option<[u8; 32]>,
 }
 
-/// As it is stored; the status has its own, growing format.
+/// The stored form. The status has a format of its own, which can grow.
 #[derive(Serialize, Deserialize)]
 struct Row {
     status: Vec<u8>,
@@ -48,32 +48,33 @@ impl EndedJob {
     }
 }
 
-/// The jobs that ended last, the newest last; no manager's or tenant's many take another's few.
+/// The latest ended jobs, the newest last. The jobs of one manager or tenant don't displace those of another with
+/// fewer.
 #[derive(Debug)]
 pub(crate) struct EndedJobs {
-    /// By when they ended, then by number.
+    /// By time of the end, then by number.
     jobs: BTreeMap<(i64, JobId), Arc<EndedJob>>,
     tenants: Kept<(i64, JobId)>,
 }
 
 impl EndedJobs {
-    /// With what was kept before; returns those that are forgotten for there being too many, too.
+    /// Restores the stored jobs. Also returns those that exceed the limit and are forgotten.
     pub(crate) fn new(most: usize, kept: impl IntoIterator<Item = EndedJob>) -> (Self, Vec<JobId>) {
         let mut table = Self { jobs: BTreeMap::new(), tenants: Kept::new(most) };
         let forgotten = kept.into_iter().flat_map(|job| table.add(Arc::new(job))).collect();
         (table, forgotten)
     }
 
-    /// Adds one; returns those that are forgotten for it.
+    /// Adds a job, and returns the jobs that are forgotten for it.
     pub(crate) fn add(&mut self, job: Arc<EndedJob>) -> Vec<JobId> {
-        // A manager says whose its jobs are: as many tenants as it names, they are one group.
+        // A manager chooses the tenants of its jobs, so all of its tenants are one group.
         let cluster = job.status.external.as_ref().map_or("", |external| &external.cluster);
         let gone = self.tenants.insert(cluster, &job.status.tenant, key(&job));
         self.jobs.insert(key(&job), job);
         gone.iter().filter_map(|key| self.jobs.remove(key)).map(|job| job.id()).collect()
     }
 
-    /// The job of a number, or the last one of a name.
+    /// The job with this number, or the latest one with this name.
     pub(crate) fn find(&self, job: &str) -> Option<&Arc<EndedJob>> {
         let number = job.parse().ok().map(JobId);
         self.jobs.values().rev().find(|ended| ended.status.name == job || Some(ended.id()) == number)
@@ -83,7 +84,7 @@ impl EndedJobs {
         self.jobs.values().rev().find(|ended| ended.id() == job)
     }
 
-    /// The job that came from there.
+    /// The job with this external origin.
     pub(crate) fn of(&self, external: &ExternalId, is_it: impl Fn(&str) -> bool) -> Option<&Arc<EndedJob>> {
         let same = |known: &v1::ExternalId| known.cluster == external.cluster && known.native == external.native;
         let is_it =
@@ -91,7 +92,7 @@ impl EndedJobs {
         self.jobs.values().rev().find(is_it)
     }
 
-    /// The oldest first.
+    /// All jobs, the oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<EndedJob>> {
         self.jobs.values()
     }

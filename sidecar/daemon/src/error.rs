@@ -1,4 +1,4 @@
-//! Why the daemon doesn't run.
+//! Errors that keep the daemon from running.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use trainmaster_core::SettingsError;
 
 use super::store::StoreError;
 
-/// Why the daemon can't start, or go on. Whatever else goes wrong later is logged, counted and survived.
+/// An error that keeps the daemon from starting or continuing. The daemon logs, counts and survives all other errors.
 #[derive(Debug, Error)]
 pub enum ServeError {
     /// A key of the configuration has a value that isn't allowed.
@@ -16,35 +16,35 @@ pub enum ServeError {
     /// Tokens can't be read or made, or others can read them.
     #[error("tokens: {0}")]
     Tokens(String),
-    /// The scheduler's settings aren't allowed.
+    /// The scheduler's settings are invalid.
     #[error("scheduler.{0}")]
     Settings(SettingsError),
-    /// The store can't be used.
+    /// The store is unusable.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The journal can't be replayed by this program.
+    /// This program can't replay the journal.
     #[error("{0}")]
     Replay(String),
-    /// The port can't be listened on.
+    /// The daemon can't listen on the port.
     #[error("listen: {address}: {error}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         error: std::io::Error,
     },
     /// An adapter can't be started.
     #[error("adapter {name:?}: {problem}")]
     Adapter {
-        /// Its name.
+        /// The adapter's name.
         name: String,
-        /// Why not.
+        /// The cause.
         problem: String,
     },
     /// The scheduler's thread ended by itself.
     #[error("the scheduler failed, and its log says why; what was acknowledged is in the journal")]
     Failed,
-    /// The system has no threads, or the first write failed.
+    /// The system provides no threads, or the first write failed.
     #[error("can't start: {0}")]
     Start(#[from] std::io::Error),
 }

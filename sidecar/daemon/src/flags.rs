@@ -1,4 +1,4 @@
-//! What can be said about the daemon on the command line: each flag overrides the configuration file.
+//! The daemon's flags on the command line. Each overrides the configuration file.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -49,7 +49,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// The configuration file, if one is named, with what the flags say instead.
+    /// The configuration: the named file, if any, with the flags applied.
     ///
     /// # Errors
     /// A file that can't be read, or a value that isn't allowed.
@@ -91,12 +91,12 @@ impl Flags {
     }
 }
 
-/// The URL under which programs on this machine reach a daemon.
+/// The URL of a daemon for programs on this machine.
 pub(super) fn url(tls: bool, address: SocketAddr) -> String {
     let scheme = if tls { "https" } else { "http" };
     let mut reached = address;
     if address.ip().is_unspecified() {
-        // Listening everywhere is reached from here over loopback.
+        // A port that listens on all addresses is reached over loopback.
         reached.set_ip(match address {
             SocketAddr::V4(_) => [127, 0, 0, 1].into(),
             SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),

@@ -1,4 +1,4 @@
-//! The daemon as adapters in the same process see it: the services of its port, without the port.
+//! The daemon for adapters in the same process: the port's services without the port.
 
 use std::{future::Future, panic::AssertUnwindSafe};
 
@@ -18,7 +18,7 @@ use super::{
     services::{jobs::JobsService, manager::ManagerService},
 };
 
-/// What an adapter in this process asks. Its calls take the same path as those of an adapter outside.
+/// The client of an adapter in this process. Its calls take the same path as those of an external adapter.
 pub(super) struct Inside {
     jobs: JobsService,
     manager: ManagerService,
@@ -37,7 +37,7 @@ impl Inside {
     }
 }
 
-/// As the port answers a mistake in the program: an adapter tries again, and isn't ended by it.
+/// The port's answer to a panic. The adapter tries again and survives.
 async fn caught<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
     let answer = AssertUnwindSafe(call).catch_unwind().await;
     answer.map_err(|_| Status::internal("the daemon failed; its log says why"))?.map(Response::into_inner)

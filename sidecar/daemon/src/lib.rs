@@ -1,8 +1,7 @@
 //! The daemon behind `trainmaster serve`.
 //!
-//! [`serve`] runs it until it is told to stop; [`Daemon`] is the same for those who have something to do meanwhile: a
-//! demonstration, a test. One port carries everything: gRPC (jobs, managers, administration, the feed, health,
-//! reflection), `/metrics` and `/jobs`.
+//! [`serve`] runs the daemon until it is stopped. [`Daemon`] runs it beside other work, such as a demonstration or a
+//! test. One port serves gRPC (jobs, managers, administration, the feed, health, reflection), `/metrics` and `/jobs`.
 //!
 //! # Examples
 //! ```
@@ -64,8 +63,7 @@ use self::{
 
 /// A running daemon.
 ///
-/// Dropping it closes the port at once and stops without waiting for anything; [`stop`](Self::stop) ends it in good
-/// order.
+/// A drop closes the port at once and waits for nothing. [`stop`](Self::stop) ends the daemon in good order.
 #[derive(Debug)]
 pub struct Daemon {
     address: SocketAddr,
@@ -79,15 +77,15 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Recovers what the state folder holds, opens the port and starts the adapters.
+    /// Recovers the state from its folder, opens the port and starts the adapters.
     ///
     /// # Errors
-    /// See [`ServeError`]; nothing is left running.
+    /// See [`ServeError`]. Nothing runs after an error.
     pub async fn start(config: Config) -> Result<Self, ServeError> {
         config.check()?;
         let tls = config.tls.as_ref().map(|tls| trainmaster_net::Tls::read(tls.files())).transpose();
         let tls = tls.map_err(|error| ServeError::Config(error.to_string()))?;
-        // Before anything is made: another daemon may be there.
+        // The port comes before any file, because another daemon may already run.
         let listen = |error| ServeError::Listen { address: config.listen, error };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
@@ -138,12 +136,12 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// The address that is listened on, with the port that was free.
+    /// The address of the port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How programs on this machine reach it.
+    /// The URL for programs on this machine.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -153,14 +151,14 @@ impl Daemon {
         &self.admin_token
     }
 
-    /// Waits until the scheduler's thread has ended by itself, which only a mistake in the program can bring about: the
-    /// log says more. Nothing is served any more, and what was acknowledged is in the journal.
+    /// Waits until the scheduler's thread ends by itself, which only a bug can cause. The log has the details. Calls
+    /// aren't served any more. Everything that was acknowledged is in the journal.
     pub async fn failed(&self) {
         self.host.closed().await;
     }
 
-    /// Ends it in good order: adapters first, then calls under way, then the journal, with a snapshot as its last
-    /// record.
+    /// Ends the daemon in good order: first the adapters, then pending calls, then the journal, whose last record is a
+    /// snapshot.
     pub async fn stop(mut self) {
         if let Some(adapters) = self.adapters.take() {
             adapters.stop().await;
@@ -186,7 +184,7 @@ impl Drop for Daemon {
 /// Runs the daemon until `shutdown` resolves.
 ///
 /// # Errors
-/// It can't start, or failed; see [`ServeError`].
+/// The daemon can't start, or failed; see [`ServeError`].
 pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
     let daemon = Daemon::start(config).await?;
     let failed = tokio::select! {
@@ -213,7 +211,7 @@ impl Metrics {
     }
 }
 
-/// Everything on the one port.
+/// The services of the port.
 async fn router(
     config: &Config,
     host: &Host,
@@ -260,7 +258,7 @@ mod tests {
         assert!(answer.is_err());
         daemon.failed().await;
         daemon.stop().await;
-        // Nothing holds the file any more.
+        // The file is closed now.
         Daemon::start(Config::new(folder.path())).await.unwrap().stop().await;
     }
 }

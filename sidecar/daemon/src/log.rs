@@ -1,25 +1,25 @@
-//! Lines that the log could not take.
+//! Lines that couldn't be logged.
 
 use prometheus::{IntCounter, Registry};
 use tracing_appender::non_blocking::ErrorCounter;
 
-/// How many lines of the log were dropped, because nobody could write them. Clones count the same.
+/// Number of log lines that were dropped because they couldn't be written. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct LogLines(Option<ErrorCounter>);
 
 impl LogLines {
-    /// Those that a writer drops.
+    /// The dropped lines of a writer.
     pub fn of(counter: ErrorCounter) -> Self {
         Self(Some(counter))
     }
 
-    /// How many there were.
+    /// Number of dropped lines.
     pub fn dropped(&self) -> u64 {
         self.0.as_ref().map_or(0, |counter| counter.dropped_lines() as u64)
     }
 }
 
-/// The same as a metric.
+/// The number as a metric.
 #[derive(Clone)]
 pub(super) struct LogMetric {
     lines: LogLines,
@@ -34,7 +34,7 @@ impl LogMetric {
         Ok(Self { lines, counter })
     }
 
-    /// Brings it up to date.
+    /// Updates the metric.
     pub(super) fn update(&self) {
         self.counter.inc_by(self.lines.dropped().saturating_sub(self.counter.get()));
     }

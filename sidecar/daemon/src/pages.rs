@@ -1,4 +1,4 @@
-//! What is served beside gRPC: metrics for Prometheus and the list of jobs as JSON.
+//! Pages beside gRPC: metrics for Prometheus and the list of jobs as JSON.
 
 use axum::{
     Extension, Json, Router,
@@ -27,7 +27,7 @@ pub(super) fn pages(host: Host, registry: Registry, log: LogMetric) -> Router {
 }
 
 async fn metrics(State(pages): State<Pages>) -> Response {
-    // Numbers that are only looked at are brought up to date; without the scheduler the others still tell something.
+    // Sampled metrics are updated here. Without the scheduler, the others are still useful.
     let _ = pages.host.measure().await;
     pages.log.update();
     match TextEncoder::new().encode_to_string(&pages.registry.gather()) {
@@ -55,7 +55,7 @@ async fn jobs(State(pages): State<Pages>, Extension(who): Extension<Who>, Query(
     }
 }
 
-/// The same fields, under the same names, as `JobStatus` in jobs.proto.
+/// The fields of `JobStatus` in jobs.proto, with the same names.
 fn job(status: &v1::JobStatus) -> Value {
     let slots: Vec<Value> = status
         .slots

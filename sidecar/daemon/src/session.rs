@@ -1,4 +1,4 @@
-//! What waits to be told to one attached manager: at most one entry per job, whatever the manager's pace.
+//! Pending messages for one attached manager: at most one entry per job, at any reading speed.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tonic::Status;
 use trainmaster_proto::v1;
 
-/// Changed jobs that may wait; who lets more wait doesn't read, and learns everything when it comes back.
+/// Maximum number of changed jobs that wait. A manager with more doesn't read. It gets everything when it returns.
 const MOST_CHANGES: usize = 100_000;
 
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ struct Pending {
     closed: Option<Status>,
 }
 
-/// Plans for one stream: filled by the scheduler, emptied by the stream. Clones share everything.
+/// Plans for one stream. The scheduler adds them and the stream removes them. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outbox(Arc<(Mutex<Pending>, Notify)>);
 
@@ -30,7 +30,7 @@ impl Outbox {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a plan: a full one replaces what waits, a delta is laid over it.
+    /// Adds a plan. A full plan replaces the pending one; a delta is merged into it.
     pub(crate) fn put(&self, full: bool, term: u64, decision: u64, jobs: impl IntoIterator<Item = v1::JobPlan>) {
         let mut pending = self.pending();
         if full {
@@ -55,10 +55,10 @@ impl Outbox {
         self.0.1.notify_one();
     }
 
-    /// The next plan, once there is one.
+    /// Waits for the next plan.
     ///
     /// # Errors
-    /// The stream is to end, and why.
+    /// The reason why the stream must end.
     pub(crate) async fn next(&self) -> Result<v1::Plan, Status> {
         loop {
             {

@@ -1,4 +1,4 @@
-//! The scheduler's settings as text: what holds when none are given, and what is in force.
+//! The scheduler's settings as text: the defaults and the current settings.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use trainmaster_core::{
     settings::{Caps, Parameter, ShapeRules, Stability},
 };
 
-/// What holds when a site says nothing, as a settings file with its reasons.
+/// The default settings as a settings file, with a reason for each.
 pub const DEFAULT_SETTINGS: &str = include_str!("default.toml");
 
-/// What holds when a site says nothing.
+/// The default settings.
 pub(crate) fn defaults() -> Settings {
     Settings::from_toml(DEFAULT_SETTINGS).expect("the file is compiled in and tested")
 }
 
-/// All of them, as a settings file: reading it gives the same again.
+/// All settings as a settings file. Parsing it gives the same settings.
 ///
 /// ```
 /// use trainmaster_daemon::settings_text;
@@ -30,7 +30,7 @@ pub fn settings_text(settings: &Settings) -> String {
     if *settings == defaults() { DEFAULT_SETTINGS.into() } else { settings_table(settings).to_string() }
 }
 
-/// The same as a table.
+/// All settings as a table.
 pub fn settings_table(settings: &Settings) -> Table {
     let Settings {
         engine,
@@ -69,7 +69,7 @@ pub fn settings_table(settings: &Settings) -> Table {
         ("refusal_backoff".to_owned(), span(*refusal_backoff)),
         ("refusals".to_owned(), (*refusals).into()),
     ]);
-    // TOML's integers have a sign; a larger seed can't have come from a file.
+    // TOML's integers are signed, so no file can have a larger seed.
     table.extend(i64::try_from(*seed).ok().map(|seed| ("seed".to_owned(), seed.into())));
     for (key, of) in [("queues", queues), ("tenants", tenants)] {
         if !of.is_empty() {
@@ -105,7 +105,7 @@ fn stability_value(stability: &Stability) -> Value {
 fn caps_value(caps: &Caps) -> Value {
     let Caps { utility, urgency } = *caps;
     let mut table = Table::from_iter([("urgency".to_owned(), Value::from(urgency))]);
-    // No cap is no line.
+    // An absent cap has no line.
     table.extend((utility < f64::MAX).then(|| ("utility".to_owned(), utility.into())));
     Value::Table(table)
 }
@@ -120,7 +120,7 @@ fn limits(most: &BTreeMap<String, i64>) -> Value {
     let limit = |(name, value): (&String, &i64)| {
         let unit = Unit::of(name);
         let short = unit.format(*value);
-        // Rounded for people it may be another amount.
+        // The form for display is rounded, so it may be another amount.
         let exact = unit.parse(&short) == Ok(*value);
         let text = match unit {
             _ if exact => short,

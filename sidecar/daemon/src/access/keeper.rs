@@ -1,4 +1,4 @@
-//! Who stands at the daemon's door.
+//! The access check of the daemon's port.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{
     rules::{self, Allowed},
 };
 
-/// Knows all who may call, and what.
+/// Identifies callers and their permissions.
 pub(crate) struct Keeper {
     tokens: Tokens,
     feed: Feed,
@@ -21,14 +21,14 @@ pub(crate) struct Keeper {
     paces: Paces,
 }
 
-/// What all callers have together.
+/// Limits of all callers together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeeperLimits {
-    /// Connections of the port: no tenant's jobs get more than half of them.
+    /// Connections of the port. The jobs of one tenant get at most half of them.
     pub(crate) connections: usize,
-    /// Lists that are being read: no one gets more than a sixteenth of them.
+    /// Lists that are being read. One caller gets at most a sixteenth of them.
     pub(crate) lists: usize,
-    /// Anybody may read the metrics.
+    /// Whether the metrics need no token.
     pub(crate) metrics_open: bool,
 }
 
@@ -38,7 +38,7 @@ impl Keeper {
         Self { tokens, feed, jobs, limits, paces: Paces::default() }
     }
 
-    /// Whoever has a token or a certificate.
+    /// The caller with this token or certificate.
     fn holder(&self, request: &Request, token: Option<&str>) -> Result<(Who, String), Status> {
         let peer = request.extensions().get::<Peer>();
         let address = peer.map_or_else(|| ([0, 0, 0, 0], 0).into(), |peer| peer.address);
@@ -46,7 +46,7 @@ impl Keeper {
             if let Some((role, name)) = self.tokens.find(token) {
                 return Ok((Who::new(role, address, &name).with(self.tokens.clone(), token), name));
             }
-            // Whoever has a job's token may know that it is one.
+            // The holder of a job's token may learn that it is one.
             if self.feed.caller(Some(token)).is_ok() {
                 return Err(Status::permission_denied("a job's token is for that job's reports alone"));
             }
@@ -63,7 +63,7 @@ impl Keeper {
 
 impl Doorkeeper for Keeper {
     fn kind(&self, path: &str) -> Serves {
-        // What isn't served is answered in the caller's protocol.
+        // Unknown paths are answered in the caller's protocol.
         rules::find(path).map_or(Serves::Page, |rule| rule.serves)
     }
 

@@ -1,4 +1,4 @@
-//! Who may do what: tokens and certificates, what each lets its holder call, and whose jobs that holder sees.
+//! Access: tokens and certificates, the calls that each permits, and the jobs that its holder sees.
 
 mod keeper;
 mod rules;
@@ -20,30 +20,30 @@ pub(crate) use self::{
 };
 pub use self::{rules::access_table, tokens::ADMIN_TOKEN};
 
-/// What a holder may do.
+/// The permissions of a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub enum Role {
     /// Everything.
     Admin,
-    /// Submits, and does anything with jobs of these tenants.
+    /// Submits jobs of these tenants, and controls them.
     Submit {
         /// At least one.
         tenants: Vec<String>,
     },
-    /// What one cluster manager's adapter does.
+    /// The calls of one cluster manager's adapter.
     Manager {
-        /// The manager's name; none for adapters inside the daemon, which are trusted to be who they say.
+        /// The manager's name. None for adapters inside the daemon, which may use any name.
         #[serde(rename = "manager")]
         name: Option<String>,
     },
-    /// Sees everything and changes nothing.
+    /// Reads everything and changes nothing.
     Read,
-    /// Sees the metrics.
+    /// Reads the metrics.
     Metrics,
 }
 
-/// A role without what belongs to it.
+/// A role without its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Admin,
@@ -86,10 +86,10 @@ impl Role {
         matches!(self, Self::Admin | Self::Manager { name: None })
     }
 
-    /// From what is said of it on the wire.
+    /// Parses a role from a request.
     ///
     /// # Errors
-    /// Something that belongs to it is missing, or doesn't belong to it.
+    /// A parameter is missing, or doesn't belong to the role.
     pub fn of(role: v1::TokenRole, mut tenants: Vec<String>, manager: String) -> Result<Self, String> {
         use v1::TokenRole as Wire;
         let plain = |what: &str, name: &String| {
@@ -123,7 +123,7 @@ impl Role {
         }
     }
 
-    /// From the name in a client's certificate: `trainmaster://submit/NAME?tenant=A&tenant=B`.
+    /// Parses the name in a client's certificate: `trainmaster://submit/NAME?tenant=A&tenant=B`.
     pub(crate) fn of_uri(uri: &str) -> Option<(Self, &str)> {
         let rest = uri.strip_prefix("trainmaster://")?;
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -154,32 +154,32 @@ impl Role {
     }
 }
 
-/// Letters, digits, `.`, `_` and `-`, as tenants and managers are called.
+/// Whether a name of a tenant or manager is valid: letters, digits, `.`, `_` and `-`.
 pub fn is_name(name: &str) -> bool {
     (1..=128).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
-/// Who calls.
+/// The caller of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Who {
-    /// What it may do.
+    /// Its permissions.
     pub(crate) role: Role,
-    /// In words, for audits: from where, with what.
+    /// The text for audits: its address and its token or certificate.
     pub(crate) words: Arc<str>,
-    /// The token that it showed, by its hash.
+    /// The hash of its token.
     shown: Option<(Tokens, [u8; 32])>,
 }
 
-/// Between the address and what somebody was let in with.
+/// The separator between the address and the token or certificate.
 const WITH: &str = " with ";
-/// What somebody was let in with, of the words for audits.
+/// The token or certificate in a text for audits.
 pub(crate) fn whose(words: &str) -> &str {
     words.split_once(WITH).map_or(words, |(_, whose)| whose)
 }
 
-/// Tenants of one token.
+/// Maximum number of tenants per token.
 const MOST_TENANTS: usize = 256;
-/// Whoever holds a stream open is asked so often whether its token still counts.
+/// Interval of checks whether the token of an open stream is still valid.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Who {
@@ -195,24 +195,24 @@ impl Who {
         Self { role, words, shown: None }
     }
 
-    /// What it was let in with, wherever it calls from.
+    /// Its token or certificate, without its address.
     pub(crate) fn whose(&self) -> &str {
         whose(&self.words)
     }
 
-    /// It showed a token.
+    /// Adds the token of the caller.
     pub(crate) fn with(self, tokens: Tokens, token: &str) -> Self {
         Self { shown: Some((tokens, hash_of(token))), ..self }
     }
 
-    /// Whether its token still counts, for its connection.
+    /// The check whether its token is still valid, for its connection.
     pub(crate) fn standing(&self) -> Option<Standing> {
         let (tokens, hash) = self.shown.clone()?;
         Some(Standing::new(move || tokens.counts(hash)))
     }
 
-    /// Waits until it may no longer do what it was let in for: its token was revoked or rotated, or has run out. A
-    /// certificate counts as long as its connection.
+    /// Waits until its access ends: its token is revoked, rotated or expired. A certificate is valid as long as its
+    /// connection.
     pub(crate) async fn over(&self) -> Status {
         let Some((tokens, hash)) = &self.shown else { return std::future::pending().await };
         while tokens.find_hash(*hash).is_some() {
@@ -221,16 +221,16 @@ impl Who {
         Status::unauthenticated("the token of this stream was revoked or rotated, or has run out")
     }
 
-    /// Who has made a call.
+    /// The caller of a request.
     ///
     /// # Errors
-    /// Nobody looked, which only a mistake in the program can bring about.
+    /// The access check didn't run, which only a bug can cause.
     pub(crate) fn of<T>(request: &Request<T>) -> Result<Self, Status> {
         let who = request.extensions().get::<Self>().cloned();
         who.ok_or_else(|| Status::internal("nobody asked who calls"))
     }
 
-    /// Whose jobs it sees.
+    /// The jobs that it sees.
     pub(crate) fn scope(&self) -> Scope {
         match &self.role {
             Role::Submit { tenants } => Scope::Tenants(tenants.clone().into()),
@@ -239,10 +239,10 @@ impl Who {
         }
     }
 
-    /// Makes a submission its submitter's own: of its tenant, from its cluster.
+    /// Sets the tenant and the cluster of a submission to the submitter's.
     ///
     /// # Errors
-    /// It says that it is another's.
+    /// The submission names another tenant or cluster.
     pub(crate) fn own(&self, spec: &mut JobSpec, cluster: Option<&str>) -> Result<(), Status> {
         match &self.role {
             Role::Submit { tenants } => {
@@ -277,13 +277,13 @@ impl Who {
     }
 }
 
-/// Whose jobs somebody sees.
+/// The jobs that a caller sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     All,
-    /// Of these tenants.
+    /// The jobs of these tenants.
     Tenants(Arc<[String]>),
-    /// That came from this cluster.
+    /// The jobs that came from this cluster.
     Cluster(Arc<str>),
 }
 
@@ -300,7 +300,7 @@ impl Scope {
         self.sees(&status.tenant, status.external.as_ref().map(|external| external.cluster.as_str()))
     }
 
-    /// In words, for what isn't found in it.
+    /// The text for a job that isn't found in it.
     pub(crate) fn words(&self) -> String {
         match self {
             Self::All => String::new(),

@@ -1,17 +1,17 @@
-//! Who may call what, in one table.
+//! The table of permissions.
 
 use trainmaster_net::Kind as Serves;
 
 use super::Kind;
 
-/// A path, what it serves, and who may call it.
+/// A path, the kind of its service, and its callers.
 pub(super) struct Rule {
     pub(super) path: &'static str,
     pub(super) serves: Serves,
     pub(super) allowed: Allowed,
 }
 
-/// Who may.
+/// The callers of a path.
 #[derive(Clone, Copy)]
 pub(super) enum Allowed {
     Anybody,
@@ -27,7 +27,7 @@ const fn rule(path: &'static str, serves: Serves, allowed: Allowed) -> Rule {
 
 const CALL: Serves = Serves::Call;
 
-/// Everything that is served. What isn't here may be called by nobody.
+/// All served paths. Nobody may call others.
 pub(super) const RULES: &[Rule] = &[
     rule("/trainmaster.v1.Feed/Watch", Serves::Watch, These(&[Job])),
     rule("/trainmaster.v1.Feed/Report", CALL, These(&[Job])),
@@ -68,7 +68,7 @@ impl Allowed {
     }
 }
 
-/// Who may call what, as docs/security.md shows it: a row for each path, and a column for each kind of token.
+/// The permissions as docs/security.md shows them: a row per path, and a column per kind of token.
 pub fn access_table() -> String {
     let mut lines = vec![
         format!("| | none |{}|", Kind::ALL.map(|kind| format!(" {} ", kind.word())).join("|")),

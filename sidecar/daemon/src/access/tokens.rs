@@ -1,4 +1,4 @@
-//! The tokens there are: the administrator's in a file of its own, all others by their hashes.
+//! All tokens: the administrator's in its own file, the others as hashes.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,20 +15,20 @@ use trainmaster_net::{TokenFile, secret};
 
 use super::{Role, is_name};
 
-/// The administrator's token in the state folder, where the configuration names no other file.
+/// The file of the administrator's token in the state folder. The configuration may name another file.
 pub const ADMIN_TOKEN: &str = "admin.token";
-/// The others' names, roles and hashes.
+/// The file with the other tokens' names, roles and hashes.
 const FILE: &str = "tokens.json";
-/// Tokens there may be.
+/// Maximum number of tokens.
 const MOST: usize = 10_000;
-/// Bytes of their file.
+/// Maximum bytes of their file.
 const LONGEST: u64 = 16 << 20;
 /// The name of the administrator's own token.
 const ADMIN: &str = "admin";
-/// Milliseconds that a token may be made to last.
+/// Maximum lifetime of a token in milliseconds.
 const LONGEST_LIFE: i64 = 10 * 365 * 86_400_000;
 
-/// A token as it is kept.
+/// The stored form of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     name: String,
@@ -38,12 +38,12 @@ struct Entry {
     created_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     expires_ms: Option<i64>,
-    /// The secret before this one, and until when it counts.
+    /// The previous secret, and its end in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     before: Option<(String, i64)>,
 }
 
-/// A token as it is told.
+/// The information about a token for callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) name: String,
@@ -53,16 +53,16 @@ pub(crate) struct Known {
     pub(crate) used_ms: Option<i64>,
 }
 
-/// Why a token isn't made, changed or taken away.
+/// Errors of a change of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TokenError {
-    /// The request makes no sense, in words.
+    /// The request is invalid.
     Wrong(String),
-    /// There is no such token.
+    /// The token doesn't exist.
     Missing(String),
-    /// There is one already.
+    /// A token with this name exists.
     Exists(String),
-    /// It can't be written down.
+    /// The file can't be written.
     Disk(String),
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct Tokens(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// What every call looks at: nobody writes to a disk while they hold it.
+    /// The table that every call reads. Its lock isn't held during disk writes.
     table: Mutex<Table>,
-    /// Whoever changes a token has this meanwhile.
+    /// The lock of a change of tokens.
     turn: Mutex<()>,
 }
 
@@ -84,17 +84,17 @@ struct Table {
     admin: TokenFile,
     admin_hash: [u8; 32],
     entries: BTreeMap<String, Entry>,
-    /// Whose a hash is, and until when.
+    /// The name and the end in time for each hash.
     by_hash: HashMap<[u8; 32], (String, Option<i64>)>,
     used: HashMap<String, i64>,
 }
 
 impl Tokens {
-    /// Reads what there is. The administrator's token is in the file that is named, or in the state folder, where one
-    /// is made if there is none.
+    /// Reads the tokens. The administrator's token is in the named file, or in the state folder, where it is made if it
+    /// is missing.
     ///
     /// # Errors
-    /// A file can't be read or made, can be read by others, or makes no sense.
+    /// A file can't be read or made, is readable by others, or is invalid.
     pub(crate) fn open(state_dir: &Path, admin: Option<&Path>) -> Result<Self, String> {
         let own = state_dir.join(ADMIN_TOKEN);
         if admin.is_none() {
@@ -115,7 +115,7 @@ impl Tokens {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Every change leaves it whole.
+        // Each change leaves it consistent.
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,22 +123,22 @@ impl Tokens {
         self.0.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the administrator's token is.
+    /// The file of the administrator's token.
     pub(crate) fn admin_file(&self) -> PathBuf {
         self.table().admin.path().to_owned()
     }
 
-    /// Whose a token is, and what it may do. O(1).
+    /// The role and the name of a token. O(1).
     pub(crate) fn find(&self, token: &str) -> Option<(Role, String)> {
         self.find_hash(hash_of(token))
     }
 
-    /// The same by the token's hash.
+    /// The role and the name of the token with this hash.
     pub(crate) fn find_hash(&self, hash: [u8; 32]) -> Option<(Role, String)> {
         self.look(hash, true)
     }
 
-    /// Whether a token counts, by its hash: that isn't taken for its use.
+    /// Whether the token with this hash is valid. It isn't recorded as a use.
     pub(crate) fn counts(&self, hash: [u8; 32]) -> bool {
         self.look(hash, false).is_some()
     }
@@ -167,7 +167,7 @@ impl Tokens {
         Some((role, format!("token {name}")))
     }
 
-    /// All of them, the administrator's first.
+    /// All tokens, the administrator's first.
     pub(crate) fn list(&self) -> Vec<Known> {
         let table = self.table();
         let since = table.admin.read_at().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
@@ -182,10 +182,10 @@ impl Tokens {
         std::iter::once(admin).chain(table.entries.values().map(known)).collect()
     }
 
-    /// Makes one; returns it with its secret.
+    /// Makes a token and returns it with its secret.
     ///
     /// # Errors
-    /// See [`TokenError`]; nothing has changed.
+    /// See [`TokenError`]. Nothing changes after an error.
     pub(crate) fn create(
         &self,
         name: &str,
@@ -221,10 +221,10 @@ impl Tokens {
         Ok((self.put(&turn, entry)?, secret))
     }
 
-    /// Another secret under the same name; the old one counts a while longer.
+    /// Replaces the secret of a token. The old one stays valid for a while.
     ///
     /// # Errors
-    /// See [`TokenError`]; nothing has changed.
+    /// See [`TokenError`]. Nothing changes after an error.
     pub(crate) fn rotate(&self, name: &str, overlap_ms: i64, given: &str) -> Result<(Known, String), TokenError> {
         if !(0..=LONGEST_LIFE).contains(&overlap_ms) {
             return Err(TokenError::Wrong(format!("overlap: {} must be from 0 to ten years", Span(overlap_ms))));
@@ -254,10 +254,10 @@ impl Tokens {
         Ok((known, secret))
     }
 
-    /// Takes one away: at once, whether that can be written down or not. Returns why it can't.
+    /// Revokes a token at once, even if the file can't be written. Returns the reason why it can't.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// No token has this name.
     pub(crate) fn revoke(&self, name: &str) -> Result<Option<String>, TokenError> {
         if name == ADMIN {
             return Err(TokenError::Wrong("the administrator's token can be rotated, not revoked".into()));
@@ -266,7 +266,7 @@ impl Tokens {
         let turn = self.turn();
         let (entries, file) = {
             let mut table = self.table();
-            // Whoever had the turn may have rotated it, or made another.
+            // The previous holder of the lock may have rotated it, or made another token.
             if table.entries.get(name).is_some_and(|entry| entry.created_ms == taken.created_ms) {
                 table.take(name);
             }
@@ -278,7 +278,7 @@ impl Tokens {
         }
     }
 
-    /// Puts an entry in the table, once it is in the file.
+    /// Adds an entry to the file, then to the table.
     fn put(&self, turn: &MutexGuard<'_, ()>, entry: Entry) -> Result<Known, TokenError> {
         let (mut entries, file) = {
             let table = self.table();
@@ -293,7 +293,7 @@ impl Tokens {
         Ok(known)
     }
 
-    /// The secret that is given, or a new one.
+    /// The given secret, or a new one.
     fn secret(&self, word: &str, given: &str) -> Result<String, TokenError> {
         if given.is_empty() {
             return secret::draw(word).map_err(TokenError::Disk);
@@ -308,7 +308,7 @@ impl Tokens {
     }
 }
 
-/// Writes down all entries; whoever does has the turn.
+/// Writes all entries. The caller holds the lock of changes.
 fn write(_: &MutexGuard<'_, ()>, file: &Path, entries: &BTreeMap<String, Entry>) -> Result<(), TokenError> {
     let text = serde_json::to_string_pretty(&entries.values().collect::<Vec<_>>()).expect("they are plain data");
     if text.len() as u64 >= LONGEST {
@@ -320,7 +320,7 @@ fn write(_: &MutexGuard<'_, ()>, file: &Path, entries: &BTreeMap<String, Entry>)
 }
 
 impl Table {
-    /// Takes one out, if there is one.
+    /// Removes a token, if it exists.
     fn take(&mut self, name: &str) -> Option<Entry> {
         let taken = self.entries.remove(name)?;
         self.index();
@@ -341,7 +341,7 @@ impl Table {
         self.used.retain(|name, _| name == ADMIN || entries.contains_key(name));
     }
 
-    /// To the minute: it is for people.
+    /// Minutes are precise enough for display.
     fn note(&mut self, name: &str) {
         let minute = now_ms() / 60_000 * 60_000;
         match self.used.get_mut(name) {
@@ -457,7 +457,7 @@ mod tests {
         let (_, own) = tokens.create("k8s", Role::Read, 60_000, "a-secret-from-elsewhere").unwrap();
         assert_eq!(kind(tokens.find(&own)), Some("read"));
 
-        // The old secret counts a while longer, and no longer than that.
+        // The old secret is valid for a limited time.
         let (_, second) = tokens.rotate("ci", 3_600_000, "").unwrap();
         assert!(tokens.find(&secret).is_some() && tokens.find(&second).is_some());
         let (_, third) = tokens.rotate("ci", 0, "").unwrap();
@@ -492,7 +492,7 @@ mod tests {
         let state = folder.path().join("state");
         let tokens = Tokens::open(&state, None).unwrap();
         let (_, secret) = tokens.create("ci", Role::Read, 0, "").unwrap();
-        // As good as full: there is no place for a new file.
+        // The disk behaves as if it were full: no new file can be made.
         fs::rename(&state, folder.path().join("away")).unwrap();
         assert!(matches!(tokens.create("more", Role::Read, 0, ""), Err(TokenError::Disk(_))));
         assert!(matches!(tokens.rotate("ci", 0, ""), Err(TokenError::Disk(_))));
@@ -511,10 +511,10 @@ mod tests {
         let (before, after) = ("correct-horse-battery", "another-horse-battery-2");
         assert!(tokens.find(before).is_some());
         secret::write(&file, after).unwrap();
-        // It is looked at once a second.
+        // The file is checked once a second.
         std::thread::sleep(Duration::from_millis(1100));
         assert!(tokens.find(before).is_none() && tokens.find(after).is_some());
-        // What can't be used isn't.
+        // An invalid file is ignored.
         secret::write(&file, "").unwrap();
         std::thread::sleep(Duration::from_millis(1100));
         assert!(tokens.find(after).is_some());
@@ -545,7 +545,7 @@ mod tests {
         let tokens = Tokens::open(folder.path(), None).unwrap();
         tokens.create("first", full(), 0, "").unwrap();
         drop(tokens);
-        // As many of these as the file takes: what it would grow to is refused before it is written.
+        // The file reaches its limit. A token that would exceed it is refused before the write.
         let mut entries: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         let each = fs::metadata(&path).unwrap().len();
         for at in 1..LONGEST / each {

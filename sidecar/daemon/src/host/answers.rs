@@ -1,4 +1,4 @@
-//! What the owner answers, and to what.
+//! Answers of the owner.
 
 use std::any::Any;
 
@@ -7,25 +7,25 @@ use tokio::sync::oneshot;
 use trainmaster_core::{EventError, JobId, JobSpec, job::ExternalId};
 use trainmaster_feed::Token;
 
-/// Why a command came to nothing.
+/// Reasons why a command had no effect.
 #[derive(Debug, Error)]
 pub(crate) enum HostError {
-    /// Nothing was promised; try again later.
+    /// The daemon is busy. The caller may try again later.
     #[error("{0}")]
     Unavailable(String),
-    /// The scheduler can't accept it.
+    /// The scheduler rejected it.
     #[error(transparent)]
     Refused(#[from] EventError),
-    /// There is no such job.
+    /// The job doesn't exist.
     #[error("{0}")]
     Missing(String),
-    /// It has ended, and isn't run again.
+    /// The job has ended.
     #[error("{0}")]
     Over(String),
-    /// There are as many as there may be.
+    /// A limit is reached.
     #[error("{0}")]
     Full(String),
-    /// It is another's.
+    /// It belongs to another caller.
     #[error("{0}")]
     Denied(String),
 }
@@ -49,24 +49,24 @@ impl From<HostError> for tonic::Status {
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, HostError>>;
 
-/// A job that is submitted.
+/// A submitted job.
 pub(crate) struct Submission {
     pub(crate) spec: Box<JobSpec>,
-    /// Where it came from.
+    /// Its external origin.
     pub(crate) external: Option<ExternalId>,
     pub(crate) token: Token,
 }
 
-/// The job of a submission.
+/// The result of a submission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submitted {
     pub(crate) job: JobId,
-    /// Otherwise it was there already.
+    /// Whether the job is new. Otherwise it existed already.
     pub(crate) is_new: bool,
 }
 
-/// Why what was done isn't written down, if it isn't: it holds, until the daemon is started anew.
+/// Why a change isn't in the journal, if it isn't. The change is in force until the daemon restarts.
 pub(crate) type Unwritten = Option<String>;
 
-/// Dropped once something was heard: of one manager only so much waits.
+/// A permit that ends once an observation is taken. The number of a manager's permits is limited.
 pub(crate) type Turn = Box<dyn Any + Send>;

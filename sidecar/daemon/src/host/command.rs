@@ -1,4 +1,4 @@
-//! What the owner is asked for.
+//! Commands for the owner.
 
 use tokio::sync::oneshot;
 use trainmaster_core::{Incarnation, JobId, Mode, Role};
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{access::Who, session::Outbox};
 
-/// What the owner is asked for.
+/// A command for the owner.
 pub(crate) enum Command {
     Submit {
         job: Submission,
@@ -34,7 +34,7 @@ pub(crate) enum Command {
         who: Who,
         reply: Reply<(Mode, Unwritten)>,
     },
-    /// Something about access was changed: for the audit.
+    /// Access was changed. The audit records it.
     Note {
         who: Who,
         what: String,

@@ -1,4 +1,4 @@
-//! Decisions: on other threads, and what follows from them.
+//! Decisions: their tickets on other threads, and their effects.
 
 use trainmaster_core::{Decision, Time, Verdict, settings::Mode};
 use trainmaster_host::{Made, Ran};
@@ -9,13 +9,12 @@ use super::{
 };
 
 impl Owner {
-    /// Whether no ticket is opened: a snapshot is due, which waits for those that are open, or nothing can be written
-    /// down.
+    /// Whether new tickets must wait: a snapshot is due and waits for open tickets, or the journal can't be written.
     pub(super) fn holds_decisions(&self) -> bool {
         self.journal.wants_snapshot() || self.journal.error().is_some()
     }
 
-    /// Opens tickets, and gives them up, as their time comes.
+    /// Opens due tickets and abandons late ones.
     pub(super) fn decide(&mut self, now: Time) {
         let held = self.holds_decisions();
         for run in self.tickets.open(&mut self.scheduler, now, held) {
@@ -38,7 +37,7 @@ impl Owner {
         self.stopping.extend(stops.map(|(job, _)| *job));
     }
 
-    /// In shadow mode nothing is enacted: what would have been done otherwise is reported.
+    /// Shadow mode enacts nothing. It logs the changes that active mode would make.
     fn measure_shadow(&self, decision: &Decision) {
         let state = self.scheduler.state();
         if state.mode != Mode::Shadow {

@@ -1,4 +1,4 @@
-//! What managers see and training programs report.
+//! Observations of managers and reports of training programs.
 
 use trainmaster_core::{
     Allocation, DecisionId, Enactment, End, Event, EventError, Incarnation, Job, JobId, Role, ServerSpec, Span, Time,
@@ -16,14 +16,14 @@ use super::{
 };
 use crate::{access::Who, session::Outbox};
 
-/// Managers at a time: each waits with the whole plan in memory until it has read it.
+/// Maximum number of attached managers. Each holds a whole plan in memory until it has read it.
 const MOST_MANAGERS: usize = 64;
-/// So long after a server left another manager may have it: by then it is no reboot.
+/// Time after which another manager may claim a server that left. A reboot is shorter.
 const ANOTHERS: Span = Span::seconds(3600);
-/// Characters that are kept of what a manager says about a job.
+/// Maximum length of a manager's text about a job, in characters.
 const LONGEST_MESSAGE: usize = 2000;
 
-/// A manager that speaks.
+/// The manager of an observation.
 #[derive(Clone, Copy)]
 struct Speaker<'a> {
     name: &'a str,
@@ -35,7 +35,7 @@ fn replaced() -> tonic::Status {
 }
 
 impl Owner {
-    /// A manager opened a stream: it ends the one it had. What it is told waits until its snapshot was taken.
+    /// Attaches a manager's new stream and ends its old one. Messages to it wait until its snapshot is taken.
     pub(super) fn attach(&mut self, stream: u64, outbox: Outbox, observed: &Observed, who: &Who) -> Option<Outbox> {
         let manager = &observed.manager;
         let trusted = who.role.is_trusted();
@@ -66,7 +66,7 @@ impl Owner {
         Some(outbox)
     }
 
-    /// Whether it is a manager's newest stream.
+    /// Whether this is the manager's latest stream.
     pub(super) fn is_open(&self, manager: &str, stream: u64) -> bool {
         self.streams.get(manager).is_some_and(|open| open.id == stream)
     }
@@ -84,7 +84,7 @@ impl Owner {
         self.dirty = true;
     }
 
-    /// An observation is about to be taken, event by event.
+    /// Begins to take an observation, event by event.
     pub(super) fn begin_observed(&mut self, observed: &Observed) {
         if observed.is_snapshot
             && let Some(open) = self.streams.get_mut(&observed.manager)
@@ -94,7 +94,7 @@ impl Owner {
         }
     }
 
-    /// What it says about a job, in words.
+    /// Keeps a manager's text about a job.
     pub(super) fn take_message(&mut self, manager: &str, job: JobId, message: &str) {
         let speaker = self.speaker(manager);
         let its = self.scheduler.state().job(job).is_some_and(|job| self.is_run_by(speaker, job));
@@ -111,10 +111,10 @@ impl Owner {
         self.streams.get(manager).is_some_and(|open| open.trusted)
     }
 
-    /// One of an observation's events.
+    /// Takes one event of an observation.
     pub(super) fn take_event(&mut self, manager: &str, mut event: Event, wrong: &mut (u64, Option<String>)) {
         let (at, speaker) = (self.clock.now(), self.speaker(manager));
-        // What is wrong with an observation is one line, however much of it is.
+        // All errors of an observation make one log line.
         let count = |owner: &Self, problem: String, wrong: &mut (u64, Option<String>)| {
             owner.metrics.event_errors.inc();
             wrong.0 += 1;
@@ -157,7 +157,7 @@ impl Owner {
         };
         match result {
             Ok(()) => {}
-            // A manager may still speak of a job that ended here a moment ago.
+            // A manager may still mention a job that has just ended here.
             Err(EventError::UnknownJob(job)) => {
                 tracing::debug!(%job, "a manager speaks of a job that is not active")
             }
@@ -165,7 +165,7 @@ impl Owner {
         }
     }
 
-    /// All of an observation was taken, or is no longer wanted.
+    /// Ends an observation that is completely taken or not wanted any more.
     pub(super) fn taken(&mut self, stream: u64, taking: Taking, is_open: bool) {
         let Taking { manager, is_snapshot, outbox, wrong: (wrong, first), .. } = taking;
         if let Some(first) = first {
@@ -180,18 +180,18 @@ impl Owner {
         self.attaching.extend(outbox.map(|outbox| Attaching { manager, stream, outbox }));
     }
 
-    /// Why nothing can be said of a server that nobody knows.
+    /// The objection to an event of an unknown server.
     fn unknown(&self, server: &str) -> Option<String> {
         let is_known = self.scheduler.state().find_server(server).is_some();
         (!is_known).then(|| EventError::UnknownServer(shown(server, 64).into()).to_string())
     }
 
-    /// Why a manager can't speak of a server: it is another one's, be it gone for a moment.
+    /// The objection to an event of another manager's server, even if that manager is briefly away.
     fn not_its_server(&self, speaker: Speaker<'_>, name: &str) -> Option<String> {
         let state = self.scheduler.state();
         let server = state.find_server(name)?;
         let home = state.last_manager_of(server.id).filter(|home| *home != speaker.name)?;
-        // It may have been given another name, or be another adapter now; and a server may have moved.
+        // The manager may have a new name, or another adapter may have replaced it. A server may also have moved.
         let is_free = !self.streams.contains_key(home) || !server.present;
         if speaker.trusted && is_free {
             return None;
@@ -203,14 +203,14 @@ impl Owner {
         (back > Span::ZERO).then(|| format!("server {name:?} is {home}'s, which may bring it back for another {back}"))
     }
 
-    /// Whether some of these slots are on a manager's servers.
+    /// Whether any of these slots is on a manager's server.
     fn is_on(&self, speaker: Speaker<'_>, allocation: Option<&Allocation>) -> bool {
         let state = self.scheduler.state();
         let mut slots = allocation.into_iter().flat_map(Allocation::slots);
         slots.any(|slot| state.manager_of(slot.server) == Some(speaker.name))
     }
 
-    /// Whether a manager runs a job: it came from there, was told to it, or has slots there.
+    /// Whether a manager runs a job: the job came from it, was sent to it, or has slots on its servers.
     fn is_run_by(&self, speaker: Speaker<'_>, job: &Job) -> bool {
         job.external.as_ref().is_some_and(|external| external.cluster == speaker.name)
             || self.is_on(speaker, job.issued.allocation.as_deref())
@@ -218,7 +218,7 @@ impl Owner {
             || self.sessions.get(speaker.name).is_some_and(|session| session.told.contains(&job.id.0))
     }
 
-    /// Why a manager can't say that: it is about another one's server or job.
+    /// The objection to an event about another manager's server or job.
     fn objection(&self, speaker: Speaker<'_>, event: &Event) -> Option<String> {
         let state = self.scheduler.state();
         let job = |id: JobId| state.known_job(id);
@@ -232,7 +232,7 @@ impl Owner {
             Event::JobEnded { job: id, .. } => {
                 job(*id).filter(|job| !self.is_run_by(speaker, job)).map(|job| anothers(job))
             }
-            // An adapter of the daemon's answers for jobs that wait, too.
+            // An adapter in the daemon also answers for waiting jobs.
             Event::Enacted { job: id, .. } => job(*id)
                 .filter(|job| !(self.is_run_by(speaker, job) || speaker.trusted && is_free(job)))
                 .map(|job| anothers(job)),
@@ -241,15 +241,15 @@ impl Owner {
                     return Some(problem);
                 }
                 let job = job(*id).filter(|job| !self.is_run_by(speaker, job))?;
-                // What no other manager runs may have started by itself, if the daemon trusts the adapter to know its
-                // own. Nobody else may: whoever runs a job can end it.
+                // A trusted adapter may report a job that no other manager runs. Others may not, because a manager can
+                // end the jobs that it runs.
                 (!(is_free(job) && speaker.trusted)).then(|| anothers(job))
             }
             _ => None,
         }
     }
 
-    /// Why a manager can't bring that: it would take others' room.
+    /// The objection to an event that exceeds the manager's share.
     fn beyond_its_share(&mut self, speaker: Speaker<'_>, event: &Event) -> Option<String> {
         let open = self.streams.get_mut(speaker.name).filter(|open| !open.trusted)?;
         let counted = match event {
@@ -259,7 +259,7 @@ impl Owner {
                 Ok(())
             }
             Event::Observed { job, slots, .. } => {
-                // Twice while it is replaced, and whatever is about to leave.
+                // A slot counts twice while it is replaced, and until it has left.
                 let most = self.scheduler.state().known_job(*job).map(|job| {
                     let most = job.spec.bounds().most();
                     4 * (most.workers as usize + most.servers as usize) + 64
@@ -278,7 +278,7 @@ impl Owner {
         counted.err()
     }
 
-    /// Whether a manager says that it has nothing of a job that another manager runs: it moved away from here.
+    /// Whether a manager reports that it has no slots of a job that moved to another manager.
     fn is_elsewhere(&self, speaker: Speaker<'_>, event: &Event) -> bool {
         let Event::Observed { job, slots, .. } = event else { return false };
         let seen = self.scheduler.state().job(*job).and_then(|job| job.seen.allocation.as_deref());
@@ -291,7 +291,7 @@ impl Owner {
         tracing::warn!(name, %decision, cause, "a manager refused what a job was given");
     }
 
-    /// A manager that owns its queue no longer has some jobs: the core ends them, and their last status is kept.
+    /// Ends jobs that a manager with its own queue no longer has. Their last status is kept.
     fn end_sync(&mut self, at: Time, event: Event) -> Result<(), EventError> {
         let ends = match &event {
             Event::SyncEnd { manager, .. } => self.scheduler.state().missing_in_sync(manager),
@@ -308,7 +308,7 @@ impl Owner {
         Ok(())
     }
 
-    /// A slot reported. Nonsense is counted on its job; the end of the training ends the job.
+    /// Takes a slot's report. Invalid reports are counted on their job. The end of the training ends the job.
     pub(super) fn report(
         &mut self,
         at: Time,

@@ -1,4 +1,4 @@
-//! The handle that everybody but the owner has.
+//! The handle of the owner for all others.
 
 use tokio::sync::{mpsc, oneshot, watch};
 use trainmaster_core::{Incarnation, JobId, Mode, Role};
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::access::{Role as Access, Who};
 
-/// The handle. Clones are the same host.
+/// The handle. Clones share the host.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     pub(super) commands: mpsc::Sender<Command>,
@@ -25,11 +25,11 @@ pub(crate) struct Host {
 pub(super) const STOPPING: &str = "the daemon is stopping";
 
 impl Host {
-    /// Asks, and waits until the answer may be given.
+    /// Sends a command and waits for its answer.
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, HostError> {
         let (reply, answer) = oneshot::channel();
         self.commands.try_send(command(reply)).map_err(|error| match error {
-            // Better a quick no than a queue that nobody gets through.
+            // A quick refusal is better than a long queue.
             mpsc::error::TrySendError::Full(_) => {
                 self.metrics.shed.inc();
                 HostError::Unavailable("the scheduler has too much to do; try again later".into())
@@ -39,8 +39,8 @@ impl Host {
         answer.await.unwrap_or_else(|_| Err(HostError::Unavailable(STOPPING.into())))
     }
 
-    /// The same for administrators, who wait for room in the queue, and get it before whoever asks later: who can end
-    /// what goes wrong isn't kept out by it.
+    /// Like [`Self::ask`], for administrators. They wait for room in a full queue, before later callers, because they
+    /// can stop its cause.
     async fn ask_as<T>(&self, who: &Who, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, HostError> {
         if who.role != Access::Admin {
             return self.ask(command).await;
@@ -68,7 +68,7 @@ impl Host {
         self.ask_as(&who.clone(), |reply| Command::SetMode { mode, who, reply }).await
     }
 
-    /// Looks at the scheduler; `look` runs on its thread and must be quick.
+    /// Reads the scheduler's state. `look` runs on its thread and must be quick.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(View<'_>) -> T + Send + 'static,
@@ -76,22 +76,22 @@ impl Host {
         self.ask(|reply| Command::Read(Box::new(move |view| drop(reply.send(Ok(look(view))))))).await
     }
 
-    /// For what must not be lost: waits for room in the queue. False once the host has ended.
+    /// Sends a command that must not be lost. It waits for room in the queue. False once the host has ended.
     pub(crate) async fn tell(&self, command: Command) -> bool {
         self.commands.send(command).await.is_ok()
     }
 
-    /// Counts up with everything that may change what people see.
+    /// A counter that increases with each change of the visible state.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.clone()
     }
 
-    /// Resolves once the owner is gone.
+    /// Resolves once the owner has ended.
     pub(crate) async fn closed(&self) {
         self.commands.closed().await;
     }
 
-    /// Writes what is left and ends the host.
+    /// Writes the remaining records and ends the host.
     pub(crate) async fn stop(&self) {
         let (done, stopped) = oneshot::channel();
         if self.tell(Command::Stop(done)).await {
@@ -121,7 +121,7 @@ impl FeedHost for Host {
 }
 
 impl Host {
-    /// Brings the gauges up to date that are only looked at. The scheduler's thread only hands out a copy.
+    /// Updates sampled gauges. The scheduler's thread only makes a copy.
     pub(crate) async fn measure(&self) -> Result<(), HostError> {
         let (overview, age) = self.read(|view| (view.overview(false), view.decision_age())).await?;
         self.metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);

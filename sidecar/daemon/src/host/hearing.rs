@@ -1,5 +1,4 @@
-//! What managers say, until it is taken: managers by turns, and a little of it at a time, so that nobody waits until a
-//! large snapshot was taken.
+//! Managers' observations are taken in turns, a few events at a time. So nobody waits for a large snapshot.
 
 use std::{
     collections::VecDeque,
@@ -16,18 +15,18 @@ use super::{
 };
 use crate::session::Outbox;
 
-/// So long the owner listens until it looks after others.
+/// Time for observations until the owner does other work.
 const SLICE: Duration = Duration::from_millis(5);
-/// So long it listens to managers with tokens of their own. It doesn't for so many times as long as that took, with
-/// what followed from it: all of them together take a fifth of its time.
+/// Time for observations of managers with their own tokens. Their pause afterwards is a multiple of the time that they
+/// used, including its effects. All of them together take a fifth of the owner's time.
 const SCOPED_SLICE: Duration = Duration::from_millis(2);
-/// Time is looked at after so many messages, and after each event, which may take milliseconds.
+/// Number of messages between checks of the time. Events may take milliseconds, so the time is also checked after each.
 const MESSAGES: usize = 16;
-/// Servers of such a manager leave so many at a time.
+/// Number of such a manager's servers that leave at a time.
 const LEAVING: usize = 500;
 
 impl Owner {
-    /// A stream says something, which waits for its turn.
+    /// Queues a stream's message.
     pub(super) fn add_said(&mut self, stream: u64, said: Said) {
         let trusted = match &said {
             Said::Attach { who, .. } => who.role.is_trusted(),
@@ -37,7 +36,7 @@ impl Owner {
         self.hearing.add(stream, trusted, said);
     }
 
-    /// Takes what managers said, for a short time.
+    /// Takes observations for a short time.
     pub(super) fn hear(&mut self) {
         if self.hear_some(true, Instant::now() + SLICE) || self.hearing.scoped.is_empty() || self.journal.is_behind() {
             return;
@@ -49,7 +48,7 @@ impl Owner {
         }
     }
 
-    /// Whether it is time for others.
+    /// Whether the time for observations is over.
     fn hear_some(&mut self, trusted: bool, end: Instant) -> bool {
         while let Some(stream) = self.hearing.turns(trusted).pop_front() {
             let mut heard = self.hearing.streams.remove(&stream).unwrap_or_default();
@@ -65,16 +64,16 @@ impl Owner {
         false
     }
 
-    /// What is thrown away may be large.
+    /// Dropped data may be large.
     fn forget(&self, what: impl Send + 'static) {
         self.threads.spawn_blocking(move || drop(what));
     }
 
-    /// Whether a snapshot is complete: what follows from it comes before anybody begins another one.
+    /// Whether a snapshot is complete. Its effects come before the next snapshot.
     fn hear_one(&mut self, stream: u64, heard: &mut Heard, end: Instant) -> bool {
         loop {
             if let Some(taking) = &mut heard.taking {
-                // What was replaced may still have had something to say; the newer one's snapshot says it all.
+                // A replaced stream may have pending observations. The newer stream's snapshot replaces them.
                 let is_open = self.is_open(&taking.manager, stream);
                 while is_open && let Some((job, message)) = taking.messages.pop_front() {
                     self.take_message(&taking.manager, job, &message);
@@ -112,8 +111,8 @@ impl Owner {
         }
     }
 
-    /// What is to be taken next. What a manager with a token of its own says is taken in a short time each: all that
-    /// its snapshot doesn't name leaves before the snapshot ends.
+    /// The next event. Each event of a manager with its own token takes a short time, so the servers that its snapshot
+    /// doesn't contain leave in parts before the snapshot ends.
     fn next(&self, taking: &mut Taking) -> Option<Event> {
         if taking.trusted {
             return taking.events.pop_front();
@@ -152,7 +151,7 @@ impl Owner {
     }
 }
 
-/// The next event, of servers that leave no more than [`LEAVING`].
+/// The next event, with at most [`LEAVING`] servers that leave.
 fn split(events: &mut VecDeque<Event>) -> Option<Event> {
     match events.front_mut() {
         Some(Event::ServersLeft { names }) if names.len() > LEAVING => {

@@ -1,4 +1,4 @@
-//! What people do with jobs, and how jobs end.
+//! Commands on jobs, and the end of jobs.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Owner {
         }
         let Submission { spec, external, token } = job;
         if let Some(external) = &external {
-            // What a manager calls its jobs is the manager's to say.
+            // Only the manager may name its own jobs.
             let takes = || self.streams.get(&external.cluster).is_some_and(|open| open.takes_submissions);
             if matches!(who.role, Role::Submit { .. }) && !takes() {
                 let problem = format!(
@@ -35,11 +35,10 @@ impl Owner {
                 let _ = reply.send(Err(HostError::Denied(problem)));
                 return;
             }
-            // Whose it really is only the manager knows: another tenant that claims it keeps nobody from saying so,
-            // too.
+            // Only the manager knows the owner of its job, so a tenant that claims it doesn't block others.
             let is_manager = matches!(who.role, Role::Manager { .. });
             let is_it = |tenant: &str| is_manager || spec.tenant == tenant;
-            // Whoever submitted it may have missed the answer, or have been started anew since.
+            // The submitter may have missed the answer, or may have restarted.
             let same = |job: &&Arc<Job>| job.external.as_ref() == Some(external) && is_it(&job.spec.tenant);
             if let Some(job) = self.scheduler.state().jobs.values().find(same) {
                 let there = Submitted { job: job.id, is_new: false };
@@ -67,14 +66,14 @@ impl Owner {
         self.journal.then(Effect::Submitted(job, reply));
     }
 
-    /// Why there may not be one more. O(log tenants).
+    /// The reason against another job, if any. O(log tenants).
     fn full(&self, who: &Who, tenant: &str, is_external: bool) -> Option<String> {
         let (state, limits) = (self.scheduler.state(), self.options.jobs);
         let (active, leaving) = (state.jobs.len(), state.leaving_jobs().len());
         if active >= limits.all {
             return Some(format!("there are {active} jobs, and that is the most (limits.jobs)"));
         }
-        // A manager that never says that their slots are gone keeps them.
+        // Jobs count until their manager reports that their slots are gone.
         let ended = |count| format!("{count} jobs that have ended still have slots, as their managers say");
         if active + leaving >= 2 * limits.all {
             return Some(format!("{}; with {active} others that is the most (twice limits.jobs)", ended(leaving)));
@@ -86,7 +85,7 @@ impl Owner {
                 return Some(format!("manager {name} has {most} jobs, and {problem}"));
             }
         }
-        // What managers bring doesn't keep a tenant from submitting here.
+        // Jobs of managers don't count against a tenant's own submissions.
         let count = state.count_of(tenant);
         let (active, leaving) = match is_external {
             true => (count.external, count.external_leaving),
@@ -104,8 +103,7 @@ impl Owner {
         None
     }
 
-    /// A submission is on disk, or is taken back: whoever asked will ask again under the same name, or from the same
-    /// place.
+    /// Completes a submission that is on disk, or undoes it. The submitter retries with the same name or origin.
     pub(super) fn promise(&mut self, job: JobId, reply: Reply<Submitted>, outcome: &Outcome) {
         if let Err(error) = outcome {
             let at = self.clock.now();
@@ -117,7 +115,7 @@ impl Owner {
         let _ = reply.send(Ok(Submitted { job, is_new: true }));
     }
 
-    /// What is submitted from the same place again is another job.
+    /// A later submission with the same origin is a new job.
     fn retract(&mut self, at: Time, job: JobId, message: String) {
         let ended = self.last_words(at, job, End::Cancelled, Some(message));
         if self.apply(at, Event::JobEnded { job, end: End::Cancelled }).is_ok()
@@ -162,7 +160,7 @@ impl Owner {
         }
     }
 
-    /// The active job of a name or number, if the caller sees it, unless the answer is given already.
+    /// The active job with this name or number, if the caller sees it. Otherwise the answer is sent.
     fn named<T>(&self, job: &str, who: &Who, reply: Reply<T>) -> Option<(JobId, String, Reply<T>)> {
         let scope = who.scope();
         if let Some(found) = self.scheduler.state().find_job(job) {
@@ -175,11 +173,11 @@ impl Owner {
         None
     }
 
-    /// What to say about a job that is not active, or not the caller's.
+    /// The answer about a job that isn't active or isn't the caller's.
     pub(super) fn missing(&self, job: &str, scope: &Scope) -> String {
         match self.ended.find(job).filter(|ended| scope.sees_status(&ended.status)) {
             Some(ended) => over(ended),
-            // Whatever was sent as a name is not sent back whole.
+            // The answer contains only the beginning of a long name.
             None => format!("there is no job {:?}{}", shown(job, 128), scope.words()),
         }
     }
@@ -195,7 +193,7 @@ impl Owner {
         })));
     }
 
-    /// Answers what is done in any case: once it is on disk, or at once with why it isn't.
+    /// Answers a command that always takes effect: once it is on disk, or at once with the reason why it isn't.
     fn reply_anyway<T: Send + 'static>(
         &mut self,
         reply: Reply<T>,
@@ -211,7 +209,7 @@ impl Owner {
         self.journal.beside().audits.push(Audit { at: at.0, who: who.words.to_string(), what });
     }
 
-    /// Ends a job: its last status is kept, managers and programs hear of it, its token is forgotten.
+    /// Ends a job: keeps its last status, tells managers and programs, and forgets its token.
     pub(super) fn end_job(
         &mut self,
         at: Time,
@@ -227,7 +225,7 @@ impl Owner {
         Ok(())
     }
 
-    /// What will be kept of an active job once it has ended.
+    /// The record of an active job for the time after its end.
     pub(super) fn last_words(&self, at: Time, job: JobId, end: End, message: Option<String>) -> Option<EndedJob> {
         let state = self.scheduler.state();
         let found = state.job(job)?;
@@ -245,7 +243,7 @@ impl Owner {
         Some(EndedJob { status, lines, json, token_hash: found.token_hash })
     }
 
-    /// The core has ended it.
+    /// Follows the end of a job in the core.
     pub(super) fn keep_ended(&mut self, ended: EndedJob) {
         let job = ended.id();
         let (name, state, reason) = (&ended.status.name, &ended.status.state, &ended.status.reason);
@@ -274,7 +272,7 @@ impl Owner {
         beside.forgotten.extend(forgotten);
     }
 
-    /// What the programs of an ended job are told.
+    /// The last assignment of an ended job's programs.
     pub(super) fn last_assignment(&self, ended: &EndedJob) -> JobAssignment {
         JobAssignment {
             name: ended.status.name.clone(),
@@ -289,7 +287,7 @@ impl Owner {
         }
     }
 
-    /// Jobs that the scheduler stops are over once nothing of them is seen.
+    /// Ends the jobs that the scheduler has stopped and that have no slots any more.
     pub(super) fn end_stopped(&mut self, at: Time) {
         let gone = |job: &Job| job.seen.allocation.is_none() && job.issued.allocation.is_none();
         let jobs = &self.scheduler.state().jobs;
@@ -305,7 +303,7 @@ impl Owner {
     }
 }
 
-/// What to say about a job that is over.
+/// The answer about an ended job.
 fn over(ended: &EndedJob) -> String {
     format!("{} ({}) has ended: {}", ended.id(), ended.status.name, ended.status.state)
 }

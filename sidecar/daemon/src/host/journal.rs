@@ -1,4 +1,4 @@
-//! What waits for the journal.
+//! Effects that wait for the journal.
 
 use trainmaster_core::{DecisionId, JobId};
 use trainmaster_host::LateReply;
@@ -9,15 +9,15 @@ use super::{
 };
 use crate::store::writer::Writer;
 
-/// What is done once a batch is on disk, or known not to be.
+/// An effect that waits until a batch is on disk or has failed.
 pub(super) enum Effect {
-    /// An answer that makes sense only once it is durable.
+    /// An answer that requires a durable record.
     Reply(LateReply),
-    /// The answer to a submission: taken back if it can't be promised.
+    /// The answer to a submission. If the batch fails, the submission is undone.
     Submitted(JobId, Reply<Submitted>),
-    /// Managers and training programs hear of it.
+    /// Messages for managers and training programs.
     Publish(News),
-    /// The decision that is now in force.
+    /// The decision comes into force.
     Settled(DecisionId, [u8; 32]),
 }
 

@@ -1,13 +1,13 @@
-//! What the owner counts and measures.
+//! The owner's metrics.
 
 use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use trainmaster_core::Span;
 use trainmaster_host::{Adder, JournalMetrics, TicketMetrics};
 
-/// Examples that one report may count: as many reports as would wrap a sum of these take years.
+/// Maximum number of examples per report. The sum can't overflow within years.
 const MOST_EXAMPLES: u64 = 1 << 32;
 
-/// The owner's metrics; a clone counts into the same.
+/// The owner's metrics. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct HostMetrics {
     pub(super) tickets: TicketMetrics,
@@ -27,7 +27,7 @@ pub(crate) struct HostMetrics {
 const LONG: [f64; 8] = [0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
 
 impl HostMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let add = Adder(registry);
         Ok(Self {
@@ -55,8 +55,8 @@ impl HostMetrics {
         })
     }
 
-    /// A report was accepted. A program says what it likes: a report counts for at most a batch a step, and no more
-    /// than [`MOST_EXAMPLES`], so that the sum doesn't wrap.
+    /// Counts an accepted report. Programs may report any number, so a report counts for at most one batch per step and
+    /// [`MOST_EXAMPLES`], and the sum can't overflow.
     pub(super) fn trained(&self, examples: u64, steps: u32, batch: u64) {
         self.examples.inc_by(trained(examples, steps, batch));
     }

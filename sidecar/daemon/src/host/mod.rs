@@ -1,8 +1,8 @@
-//! The owner of the scheduler, and the handle that everybody else has.
+//! The owner of the scheduler, and the handle for all others.
 //!
-//! One task on a thread of its own takes commands in batches, stamps them with the time, applies them, and hands the
-//! journal's records to the store. While one batch is being written the next one gathers; a command is answered once
-//! its records are on disk. Engines and fits run on other threads.
+//! One task on its own thread takes commands in batches, stamps them with the time, applies them, and passes the
+//! journal's records to the store. The next batch gathers during a write. A command is answered once its records are on
+//! disk. Engines and fits run on other threads.
 
 mod answers;
 mod command;

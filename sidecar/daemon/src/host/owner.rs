@@ -1,4 +1,4 @@
-//! The owner: everything that it has, and what follows from what happened.
+//! The owner: its state, and the effects of events.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,25 +25,25 @@ use crate::{
     store::{Write, disk::Disk, writer::Written},
 };
 
-/// Nothing is further away than this: time is looked at again then.
+/// Maximum sleep until the next check of the time.
 pub(super) const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// How the owner works.
+/// Options of the owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostOptions {
     pub(crate) tickets: TicketLimits,
     pub(crate) journal: JournalLimits,
-    /// How long a stopping program may take.
+    /// Maximum time for a program to stop.
     pub(crate) grace: Span,
     pub(crate) jobs: JobLimits,
 }
 
-/// How many active jobs there may be.
+/// Maximum numbers of active jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JobLimits {
-    /// In all.
+    /// In total.
     pub(crate) all: usize,
-    /// Of one tenant.
+    /// Per tenant.
     pub(crate) tenant: usize,
 }
 
@@ -53,18 +53,18 @@ impl Default for JobLimits {
     }
 }
 
-/// Everything that was recovered or made anew.
+/// The recovered or new state.
 pub(crate) struct Opened {
     pub(crate) scheduler: Scheduler,
     pub(crate) disk: Disk,
     pub(crate) secrets: HashMap<JobId, String>,
     pub(crate) ended: EndedJobs,
-    /// The first write: a snapshot, the term, and what the configuration changed.
+    /// The first write: a snapshot, the term, and changes of the configuration.
     pub(crate) first: Write,
     pub(crate) clock: Clock,
 }
 
-/// What comes back from other threads.
+/// Results of other threads.
 pub(super) enum Internal {
     Written(Written),
     Ran(Ran),
@@ -79,42 +79,41 @@ pub(super) struct Owner {
     pub(super) journal: Journal,
     pub(super) tickets: Tickets,
     pub(super) internal: mpsc::UnboundedSender<Internal>,
-    /// Where engines and fits run.
+    /// The runtime for engines and fits.
     pub(super) threads: Handle,
     pub(super) secrets: HashMap<JobId, String>,
     pub(super) ended: EndedJobs,
-    /// What managers last said about active jobs.
+    /// The managers' latest texts about active jobs.
     pub(super) messages: HashMap<JobId, String>,
-    /// Jobs to be ended once nothing of them is seen any more.
+    /// Jobs that end once they have no slots any more.
     pub(super) stopping: BTreeSet<JobId>,
     pub(super) sessions: BTreeMap<String, Session>,
-    /// The open stream of each manager, from the moment it attaches.
+    /// The open stream of each manager, from its attachment on.
     pub(super) streams: BTreeMap<String, OpenStream>,
     pub(super) attaching: Vec<Attaching>,
     pub(super) hearing: Hearing,
     /// Managers that sent a snapshot and wait for the full plan.
     pub(super) wants_full: BTreeSet<String>,
-    /// A full plan waits for the disk: the next one is made once it was told.
+    /// Whether a full plan waits for the disk. The next one is made after it is sent.
     pub(super) full_waits: bool,
-    /// Plans of jobs that just ended.
+    /// Plans of jobs that have just ended.
     pub(super) over: Vec<v1::JobPlan>,
     /// The decision and digest that are on disk and in force.
     pub(super) settled: (DecisionId, [u8; 32]),
-    /// While the disk couldn't be written, managers and programs weren't told what they were given: they are told
-    /// everything once it can.
+    /// Whether messages were withheld because the disk couldn't be written. Everything is sent once it can.
     pub(super) withheld: bool,
-    /// Incarnation and revision of each job as managers were last told, after they were on disk.
+    /// Incarnation and revision of each job in the latest durable message to managers.
     pub(super) numbers: HashMap<u64, (u32, u32)>,
-    /// Something happened that people may want to see.
+    /// Whether the visible state changed.
     pub(super) dirty: bool,
     pub(super) changed: watch::Sender<u64>,
     pub(super) course: Course,
 }
 
-/// Whether it goes on.
+/// The state of the task.
 pub(super) enum Course {
     Serving,
-    /// The last records are being written; then these are told.
+    /// The last records are being written. These callers are notified afterwards.
     Ending(Vec<oneshot::Sender<()>>),
 }
 
@@ -123,7 +122,7 @@ impl Owner {
         matches!(self.course, Course::Ending(_))
     }
 
-    /// Everything that follows from what happened: ends, decisions, plans, records.
+    /// The effects of events: ends, decisions, plans, records.
     pub(super) fn advance(&mut self) {
         let now = self.clock.now();
         self.end_stopped(now);
@@ -158,7 +157,7 @@ impl Owner {
                 let (effects, outcome) = self.journal.written(written);
                 self.settle(effects, &outcome);
                 if self.withheld && self.journal.error().is_none() {
-                    // Everybody is told everything, once what gathered meanwhile is on disk as well.
+                    // Full messages go out once the records that gathered meanwhile are on disk too.
                     self.wants_full.extend(self.sessions.keys().cloned());
                     let (decision, digest) = (self.scheduler.state().decision, self.scheduler.digest());
                     self.journal.then(Effect::Settled(decision, digest));
@@ -168,18 +167,18 @@ impl Owner {
         }
     }
 
-    /// Answers and publishes what is on disk now, or is known not to be.
+    /// Sends the answers and messages of a batch that is on disk or has failed.
     fn settle(&mut self, mut effects: Vec<Effect>, outcome: &Outcome) {
         self.dirty |= !effects.is_empty();
-        // Whoever gets an answer finds the feed and the managers told already.
+        // The feed and the managers are updated before any caller is answered.
         effects.sort_by_key(|effect| !matches!(effect, Effect::Publish(_) | Effect::Settled(..)));
         for effect in effects {
             match effect {
                 Effect::Reply(reply) => reply(outcome.as_ref().copied().map_err(|error| &**error)),
                 Effect::Submitted(job, reply) => self.promise(job, reply, outcome),
                 Effect::Publish(news) if outcome.is_ok() => self.deliver(news),
-                // What is in no journal must not be acted on: a later life of the daemon would give the same numbers to
-                // something else. What only takes away may be told.
+                // A message without a record must not take effect, because a restarted daemon would use the same
+                // numbers for something else. A message that only takes resources away may be sent.
                 Effect::Publish(news) => self.deliver_what_takes(news),
                 Effect::Settled(decision, digest) if outcome.is_ok() => self.settled = (decision, digest),
                 Effect::Settled(..) => self.withheld = true,
@@ -187,13 +186,13 @@ impl Owner {
         }
     }
 
-    /// Gives an event to the scheduler.
+    /// Applies an event to the scheduler.
     pub(super) fn apply(&mut self, at: Time, event: Event) -> Result<(), EventError> {
         self.tickets.hear(&event);
         self.scheduler.apply(at, event)
     }
 
-    /// Leaves a journal that the next start replays without running an engine: also after an upgrade.
+    /// Writes a snapshot, so that the next start replays no decision, even after an upgrade.
     pub(super) fn begin_stop(&mut self, done: Option<oneshot::Sender<()>>) {
         if let Course::Ending(waiting) = &mut self.course {
             return waiting.extend(done);

@@ -1,4 +1,4 @@
-//! Who is told what: managers their plans, training programs their assignments.
+//! Messages to others: plans for managers, assignments for training programs.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ use super::{
 };
 
 impl Owner {
-    /// Gathers what changed since the last call.
+    /// Collects the changes since the last call.
     pub(super) fn publish(&mut self) {
         let issues = self.scheduler.take_issues();
         let over = std::mem::take(&mut self.over);
         let catches_up = self.withheld && self.journal.error().is_none();
         let state = self.scheduler.state();
-        // Whoever wants everything waits for the disk, unless everything is to be given back.
+        // A full plan waits for the disk, unless every job is released.
         let waits = self.journal.error().is_some() && state.mode == Mode::Active;
         let wanted = !self.wants_full.is_empty() && !self.full_waits && !waits;
         if issues.is_empty() && over.is_empty() && !wanted && !catches_up {
@@ -33,7 +33,7 @@ impl Owner {
         let ended = over.iter().filter_map(|plan| self.ended.get(JobId(plan.job)));
         assignments.extend(ended.map(|ended| (ended.id(), self.last_assignment(ended))));
         let mut plans: Vec<_> = issues.iter().map(|issue| self.plan(issue)).collect();
-        // Later entries of a job win: those that ended have the better words.
+        // A later entry of a job replaces an earlier one, because ended jobs have the better text.
         plans.extend(over);
         let all = if wanted { self.full_plan() } else { Vec::new() };
         let (term, decision) = (state.term.0, state.decision.0);
@@ -73,12 +73,12 @@ impl Owner {
         job_plan(state, issue, facts)
     }
 
-    /// What an active job's programs are to do.
+    /// The assignment of an active job's programs.
     fn assignment(&self, job: &Job) -> JobAssignment {
         let state = self.scheduler.state();
         let given = match state.effective(job) {
             Verdict::Run(allocation) => Some(allocation),
-            // Handed back: what runs goes on.
+            // A released job keeps its running slots.
             Verdict::Release(_) if state.mode != Mode::Active => {
                 job.seen.allocation.clone().or_else(|| job.issued.allocation.clone())
             }
@@ -87,7 +87,7 @@ impl Owner {
         assignment(state, job, given.as_deref(), self.options.grace)
     }
 
-    /// At the start: the feed knows nothing yet.
+    /// Fills the feed at the start.
     pub(super) fn tell_feed_everything(&mut self) {
         for ended in self.ended.iter() {
             self.feed.set(ended.id(), self.last_assignment(ended));
@@ -97,7 +97,7 @@ impl Owner {
         }
     }
 
-    /// It is on disk: everybody hears of it.
+    /// Sends messages whose records are on disk.
     pub(super) fn deliver(&mut self, news: News) {
         let News { term, decision, plans, assignments, attached, full, all } = news;
         self.full_waits &= full.is_empty();
@@ -111,7 +111,7 @@ impl Owner {
             }
         }
         let state = self.scheduler.state();
-        // Who is known by a token of its own may be given nothing that runs elsewhere, even if nobody else is there.
+        // A manager with its own token gets no job of another cluster, even if it is the only manager.
         let alone = self.sessions.len() + attached.len() == 1;
         let streams = &self.streams;
         let several = |manager: &str| !alone || streams.get(manager).is_none_or(|open| !open.trusted);
@@ -123,7 +123,7 @@ impl Owner {
             }
         }
         for Attaching { manager, stream, outbox } in attached {
-            // While its attachment was being written it may have gone, or been replaced.
+            // The stream may have ended or been replaced during the write.
             if self.streams.get(&manager).map(|open| open.id) != Some(stream) {
                 outbox.close(tonic::Status::aborted("this stream is no longer the manager's"));
                 continue;
@@ -142,8 +142,9 @@ impl Owner {
 }
 
 impl Owner {
-    /// It is not on disk: what gives nothing is told, under the numbers that are known already, and the rest once it is
-    /// there. A manager that has just come gets its first plan where that gives nothing at all.
+    /// Handles messages whose records aren't on disk. Messages that only take resources away are sent with the numbers
+    /// that are already known, and the others once they are on disk. A new manager gets its first plan if that gives no
+    /// resources.
     pub(super) fn deliver_what_takes(&mut self, mut news: News) {
         self.withheld = true;
         self.full_waits &= news.full.is_empty();
@@ -162,7 +163,7 @@ impl Owner {
     }
 }
 
-/// A plan for a manager that doesn't run the job: without what programs are started with.
+/// A job's plan for a manager that doesn't run it, without the data for starting programs.
 fn without_commands(plan: &v1::JobPlan) -> v1::JobPlan {
     v1::JobPlan {
         token: String::new(),
@@ -174,7 +175,7 @@ fn without_commands(plan: &v1::JobPlan) -> v1::JobPlan {
 }
 
 impl Session {
-    /// What of a job's plan concerns this manager: a job runs where its servers are.
+    /// The part of a job's plan for this manager: its own servers.
     fn part(&mut self, manager: &str, state: &State, several: bool, plan: &v1::JobPlan) -> Option<v1::JobPlan> {
         if plan.action() != v1::Action::Run {
             let told = self.told.contains(&plan.job);
@@ -184,7 +185,7 @@ impl Session {
             let from = plan.external.as_ref().map(|external| &*external.cluster);
             return match from {
                 _ if told || !several || from == Some(manager) => Some(plan.clone()),
-                // Another manager's job is nothing to this one.
+                // A job of another manager isn't part of the plan.
                 Some(_) => None,
                 None => Some(without_commands(plan)),
             };
@@ -196,7 +197,7 @@ impl Session {
             self.told.insert(plan.job);
             return Some(plan.clone());
         }
-        // It moved to another manager's servers.
+        // The job moved to servers of another manager.
         self.told.remove(&plan.job).then(|| v1::JobPlan {
             action: v1::Action::Wait.into(),
             slots: Vec::new(),

@@ -1,4 +1,4 @@
-//! From what the store held to a scheduler that goes on where it was.
+//! Recovery of the scheduler from the store.
 
 use std::{collections::HashMap, path::Path};
 
@@ -16,10 +16,10 @@ use crate::{
 };
 
 impl Opened {
-    /// Opens a state folder: replays its journal, or begins a new one, in a new term.
+    /// Opens a state folder. It replays the journal or begins a new one, in a new term.
     ///
     /// # Errors
-    /// The settings aren't allowed, or the store can't be used. What was acknowledged is never dropped to go on.
+    /// The settings are invalid, or the store is unusable. Acknowledged data is never dropped.
     pub(crate) fn open(
         folder: &Path,
         settings: Settings,
@@ -28,7 +28,7 @@ impl Opened {
         history: u64,
         faults: Faults,
     ) -> Result<Self, ServeError> {
-        // A wrong setting is said before anything is touched.
+        // Settings are checked before any file is changed.
         let fresh = Scheduler::new(settings.clone()).map_err(ServeError::Settings)?;
         let (disk, mut loaded) = Disk::open(folder, history, faults)?;
         let mut scheduler = match loaded.records.is_empty() {
@@ -53,7 +53,7 @@ impl Opened {
     }
 }
 
-/// Engines follow these policies and no others, if one that may be in charge follows any.
+/// Sets these policies, if the engine or the fallback engine uses policies.
 fn follow(scheduler: &mut Scheduler, now: Time, policies: &[Policy]) {
     let settings = &scheduler.state().settings;
     let learns = |name: &String| engines::find(name).is_ok_and(|entry| entry.has("policy"));
@@ -84,7 +84,7 @@ fn restore(path: &Path, loaded: &Loaded) -> Result<Scheduler, ServeError> {
     };
     let (number, frame) = records[last];
     let Err(problem) = Record::decode(frame) else { return replay(path, loaded, &records[last..]) };
-    // Everything since the snapshot before it says the same.
+    // The records since the previous snapshot have the same content.
     let Some(previous) = find(loaded.previous) else {
         return Err(corrupt(path, format!("journal record {number}"), problem));
     };
@@ -148,7 +148,7 @@ mod tests {
         }
         follow(&mut scheduler, Time(0), &[]);
         assert!(scheduler.state().policies.is_empty());
-        // Who follows none is told of none.
+        // An engine without a policy gets no event about policies.
         let mut other = of("optimus");
         follow(&mut other, Time(0), &policies);
         assert!(other.state().policies.is_empty());

@@ -1,4 +1,4 @@
-//! The owner's task: commands in, effects out.
+//! The owner's task: it takes commands and has their effects carried out.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,14 +25,14 @@ use super::{
 };
 use crate::store::{disk::Disk, writer::Writer};
 
-/// Commands that may wait; more are turned away.
+/// Maximum number of waiting commands. Further ones are refused.
 const QUEUE: usize = 4096;
-/// Commands of one batch: their events carry one time.
+/// Maximum number of commands in a batch. Their events have the same time.
 const BATCH: usize = 256;
-/// Writes what recovery made and starts the owner; what engines and fits need runs on the current runtime.
+/// Writes the records of the recovery and starts the owner. Engines and fits run on the current runtime.
 ///
 /// # Errors
-/// The first write fails, or there are no threads.
+/// The first write fails, or the system provides no threads.
 pub(crate) fn start(
     opened: Opened,
     options: HostOptions,
@@ -86,7 +86,7 @@ pub(crate) fn start(
 
 impl Owner {
     async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut returned: mpsc::UnboundedReceiver<Internal>) {
-        // Every handle is gone: nobody can ask for anything any more, an orderly end included.
+        // All handles are dropped, so no command can come any more, not even for an orderly end.
         let mut orphaned = false;
         loop {
             self.advance();
@@ -129,7 +129,7 @@ impl Owner {
             tracing::error!(%error, "what happened since the disk failed is lost; nothing of it was acknowledged");
         }
         let course = std::mem::replace(&mut self.course, Course::Serving);
-        // Closes the file before anybody is told that it is closed.
+        // The file closes before the end is announced.
         drop(self);
         if let Course::Ending(waiting) = course {
             for done in waiting {

@@ -1,4 +1,4 @@
-//! What waits of what managers said.
+//! The queue of managers' observations.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,12 +11,12 @@ use trainmaster_proto::Observed;
 use super::answers::Turn;
 use crate::{access::Who, session::Outbox};
 
-/// Managers with tokens of their own aren't listened to for so many times as long as they were.
+/// Pause of managers with their own tokens, as a multiple of the time that they used.
 const RESTS: u32 = 4;
 
-/// What one stream says.
+/// A message of a manager's stream.
 pub(super) enum Said {
-    /// It begins, with a snapshot.
+    /// The stream begins, with a snapshot.
     Attach {
         outbox: Outbox,
         observed: Observed,
@@ -27,36 +27,36 @@ pub(super) enum Said {
         observed: Observed,
         turn: Turn,
     },
-    /// It is over.
+    /// The stream ends.
     Detach {
         manager: String,
     },
 }
 
-/// An observation of which a part was taken.
+/// An observation that is partly taken.
 pub(super) struct Taking {
     pub(super) manager: String,
     pub(super) is_snapshot: bool,
     pub(super) trusted: bool,
-    /// What its snapshot doesn't name has left.
+    /// Servers and slots that the snapshot doesn't contain have left.
     pub(super) swept: bool,
     pub(super) messages: VecDeque<(JobId, String)>,
     pub(super) events: VecDeque<Event>,
-    /// Of a stream that begins.
+    /// The first observation of a stream.
     pub(super) outbox: Option<Outbox>,
-    /// How much of it can't be, and the first of that.
+    /// Number of invalid events in it, and the first of them.
     pub(super) wrong: (u64, Option<String>),
     pub(super) _turn: Turn,
 }
 
-/// What waits, in the order in which each stream said it.
+/// Pending observations, in the order of each stream.
 #[derive(Default)]
 pub(super) struct Hearing {
     pub(super) streams: BTreeMap<u64, Heard>,
-    /// Whose turn comes first: of the trusted, and of those with tokens of their own.
+    /// Queues of streams: trusted ones, and those with their own tokens.
     pub(super) trusted: VecDeque<u64>,
     pub(super) scoped: VecDeque<u64>,
-    /// Since when one of those has been heard, with what follows from it, and until when they wait after that.
+    /// The start of the current turn of streams with their own tokens, and the end of the pause after it.
     pub(super) since: Option<Instant>,
     pub(super) rests: Option<Instant>,
 }
@@ -79,8 +79,7 @@ impl Hearing {
         self.streams.entry(stream).or_default().waiting.push_back(said);
     }
 
-    /// When there is something to be taken: now, where the time is past. Those with tokens of their own wait for the
-    /// disk.
+    /// The time of the next observation. A time in the past means now. Streams with their own tokens wait for the disk.
     pub(super) fn wake_at(&self, now: Instant, is_behind: bool) -> Option<Instant> {
         match self.trusted.is_empty() {
             false => Some(now),
@@ -89,14 +88,14 @@ impl Hearing {
         }
     }
 
-    /// What followed from what was heard is done.
+    /// Ends a turn after its effects, and begins the pause.
     pub(super) fn rest(&mut self) {
         if let Some(since) = self.since.take() {
             self.rests = Some(Instant::now() + RESTS * since.elapsed());
         }
     }
 
-    /// Of streams whose snapshots weren't taken.
+    /// The outboxes of streams whose snapshots aren't taken yet.
     pub(super) fn outboxes(&self) -> impl Iterator<Item = &Outbox> {
         let begun = self.streams.values().filter_map(|heard| heard.taking.as_ref()?.outbox.as_ref());
         let waiting = self.streams.values().flat_map(|heard| &heard.waiting).filter_map(|said| match said {

@@ -1,4 +1,4 @@
-//! Managers' streams: what each has brought, was told, and is to be told.
+//! Managers' streams: what each has reported, the messages it got, and its pending ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +12,23 @@ use crate::session::Outbox;
 pub(super) struct Session {
     pub(super) stream: u64,
     pub(super) outbox: Outbox,
-    /// Jobs it was told to run.
+    /// Jobs that were sent to it.
     pub(super) told: BTreeSet<u64>,
 }
 
-/// The stream on which a manager speaks.
+/// A manager's stream.
 #[derive(Debug)]
 pub(super) struct OpenStream {
     pub(super) id: u64,
-    /// It may take servers over from a manager that is away: an administrator's, or an adapter's inside the daemon.
+    /// Whether it may take servers over from an absent manager: an administrator, or an adapter in the daemon.
     pub(super) trusted: bool,
-    /// Whoever may submit may say which of its jobs a submission is.
+    /// Whether its submissions may name their external origin.
     pub(super) takes_submissions: bool,
-    /// What it has brought since its snapshot began.
+    /// What it has reported since its snapshot began.
     pub(super) brought: Brought,
 }
 
-/// What a manager that is known by a token of its own has brought: no more than its share, so that there is room for
-/// the others.
+/// What a manager with its own token has reported. Its share is limited, so that others have room.
 #[derive(Debug, Default)]
 pub(super) struct Brought {
     servers: BTreeSet<String>,
@@ -38,18 +37,18 @@ pub(super) struct Brought {
     all_slots: usize,
 }
 
-/// Of 100,000 servers.
+/// For 100,000 servers.
 const SERVERS: usize = 32_768;
-/// Of 256 names.
+/// For 256 names.
 const RESOURCES: usize = 64;
-/// Slots of jobs that it sees, twice what the largest clusters run.
+/// Maximum number of observed slots: twice as many as the largest clusters run.
 const SLOTS: usize = 250_000;
 
 impl Brought {
     /// Counts a server.
     ///
     /// # Errors
-    /// There is more of something than its share.
+    /// The share is exceeded.
     pub(super) fn server(&mut self, spec: &ServerSpec) -> Result<(), String> {
         let is_new = !self.servers.contains(&spec.name);
         if is_new && self.servers.len() >= SERVERS {
@@ -94,27 +93,27 @@ impl Brought {
         Ok(())
     }
 
-    /// It has nothing of a job any more, whoever runs that.
+    /// Removes a job's slots from the count.
     pub(super) fn gives_up(&mut self, job: JobId) {
         self.all_slots -= self.slots.remove(&job).unwrap_or_default();
     }
 }
 
-/// A manager whose snapshot was taken, and who waits for its first plan.
+/// A manager that waits for its first plan after its snapshot.
 pub(super) struct Attaching {
     pub(super) manager: String,
     pub(super) stream: u64,
     pub(super) outbox: Outbox,
 }
 
-/// What is to be told once it is on disk.
+/// Messages that wait for the disk.
 pub(super) struct News {
     pub(super) term: u64,
     pub(super) decision: u64,
     pub(super) plans: Vec<v1::JobPlan>,
     pub(super) assignments: Vec<(JobId, JobAssignment)>,
     pub(super) attached: Vec<Attaching>,
-    /// Managers that get everything, and everything.
+    /// Managers that get the full plan, and the full plan.
     pub(super) full: Vec<String>,
     pub(super) all: Vec<v1::JobPlan>,
 }

@@ -1,4 +1,4 @@
-//! What can be looked at.
+//! Read access to the owner's state.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     ended::{EndedJob, EndedJobs},
 };
 
-/// The scheduler and what is kept beside it, as they are now.
+/// The current scheduler and the data beside it.
 pub(crate) struct View<'a> {
     pub(crate) scheduler: &'a Scheduler,
     pub(crate) ended: &'a EndedJobs,
@@ -21,7 +21,7 @@ pub(crate) struct View<'a> {
     now: i64,
 }
 
-/// A copy to make lists from on another thread.
+/// A copy for lists that another thread makes.
 pub(crate) struct Overview {
     state: State,
     ended: Vec<Arc<EndedJob>>,
@@ -45,7 +45,7 @@ impl Owner {
 }
 
 impl View<'_> {
-    /// For lists.
+    /// A copy for lists.
     pub(crate) fn overview(&self, with_ended: bool) -> Overview {
         Overview {
             state: self.scheduler.state().clone(),
@@ -56,7 +56,7 @@ impl View<'_> {
         }
     }
 
-    /// What the manager last said about an active job.
+    /// The manager's latest message about an active job.
     pub(crate) fn message(&self, job: trainmaster_core::JobId) -> Option<&str> {
         self.owner.messages.get(&job).map(String::as_str)
     }
@@ -66,7 +66,7 @@ impl View<'_> {
         self.owner.sessions.keys().cloned().collect()
     }
 
-    /// The time of this look.
+    /// The current time.
     pub(crate) fn now(&self) -> trainmaster_core::Time {
         trainmaster_core::Time(self.now)
     }
@@ -76,24 +76,24 @@ impl View<'_> {
         self.scheduler.decided_at().map(|at| self.now - at.0)
     }
 
-    /// The engine that decides while the chosen one fails; empty where none does.
+    /// The engine that decides while the chosen one fails. Empty: none.
     pub(crate) fn fallback(&self) -> String {
         if self.scheduler.is_fallback() { self.scheduler.engine_name().to_owned() } else { String::new() }
     }
 
-    /// When the next decision is due, if anything calls for one.
+    /// The time of the next decision, if one is due.
     pub(crate) fn next_decision(&self) -> Option<i64> {
         self.scheduler.due().map(|at| at.0)
     }
 
-    /// What to say about a job that is not active, or not the caller's.
+    /// The answer about a job that isn't active or isn't the caller's.
     pub(crate) fn missing(&self, job: &str, scope: &Scope) -> String {
         self.owner.missing(job, scope)
     }
 }
 
 impl Overview {
-    /// How many active jobs are in each state.
+    /// Number of active jobs by state.
     pub(super) fn count(&self) -> [(&'static str, i64); JOB_STATES.len()] {
         let mut counts = JOB_STATES.map(|name| (name, 0));
         for job in self.state.jobs.values() {
@@ -104,8 +104,8 @@ impl Overview {
         counts
     }
 
-    /// The list of what somebody sees, in the order of submission; those that ended come first. With `specs` active
-    /// jobs say what was submitted.
+    /// The list of the jobs that a caller sees. Ended jobs come first, then active ones in the order of submission.
+    /// With `specs`, active jobs contain their specifications.
     pub(crate) fn list(&self, specs: bool, scope: &Scope) -> v1::ListReply {
         let ended = self.ended.iter().map(|job| &job.status).filter(|status| scope.sees_status(status)).cloned();
         let sees = |job: &&Arc<Job>| {

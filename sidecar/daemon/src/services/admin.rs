@@ -1,4 +1,4 @@
-//! What the site's administrators do.
+//! The service for administrators.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,9 +24,9 @@ use crate::{
     log::LogLines,
 };
 
-/// How long a dry run may take: nobody waits for it but the caller.
+/// Maximum time of a dry run. Only its caller waits for it.
 const DRY_RUN: Duration = Duration::from_secs(30);
-/// Dry runs at a time, given-up ones included: decisions need threads too.
+/// Maximum number of dry runs at a time, including those whose callers have left. Decisions need threads too.
 const DRY_RUNS: usize = 2;
 
 /// Serves `trainmaster.v1.Admin`.
@@ -43,7 +43,7 @@ pub(crate) struct AdminService {
 }
 
 impl AdminService {
-    /// `config`: what to tell people who ask for it, and how long a dry run may take.
+    /// `config` has the information for callers, and the time limit of dry runs.
     pub(crate) fn new(host: Host, config: &Config, tokens: Tokens, net: NetMetrics) -> Self {
         let state_dir = std::path::absolute(&config.state_dir).unwrap_or_else(|_| config.state_dir.clone());
         Self {
@@ -63,7 +63,7 @@ impl AdminService {
         AdminServer::new(self).max_decoding_message_size(SMALL)
     }
 
-    /// For the audit: what was done to a token, and never its secret.
+    /// Adds an audit entry about a token. It never contains the secret.
     async fn note(&self, who: Who, what: String) {
         self.host.tell(Command::Note { who, what }).await;
     }
@@ -131,7 +131,7 @@ impl Admin for AdminService {
     }
 
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        // Where things are, and what is open, is for those who look after them.
+        // Paths and open doors are for administrators only.
         let (state_dir, adapters, open_doors) = match Who::of(&request)?.role {
             Role::Admin | Role::Read => (self.state_dir.clone(), self.adapters.clone(), self.open_doors.clone()),
             _ => Default::default(),
@@ -210,7 +210,7 @@ impl Admin for AdminService {
     }
 }
 
-/// What writes a file takes its time.
+/// Runs work that writes a file on another thread.
 async fn in_file<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, TokenError> + Send + 'static,
 ) -> Result<T, Status> {
@@ -218,7 +218,7 @@ async fn in_file<T: Send + 'static>(
     Ok(done.map_err(|error| Status::internal(error.to_string()))??)
 }
 
-/// What would be otherwise than it is.
+/// The changes that a dry run would make.
 fn changes(state: &State, outcome: &Outcome) -> Vec<v1::PlannedChange> {
     let Some(proposal) = outcome.proposal() else { return Vec::new() };
     let changes = proposal.changes.iter().filter_map(|(id, verdict)| {

@@ -1,4 +1,4 @@
-//! What a person or a program asks about jobs.
+//! The service for jobs: submission, control, lists.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -26,14 +26,14 @@ use crate::{
     host::{Host, Submission, Submitted},
 };
 
-/// A watcher is told at most so often.
+/// Minimum interval between a watcher's updates.
 const PACE: Duration = Duration::from_millis(100);
 
 /// Serves `trainmaster.v1.Jobs`.
 #[derive(Clone)]
 pub(crate) struct JobsService {
     host: Host,
-    /// The newest list for watchers: of active jobs, and of all.
+    /// The latest lists for watchers: of active jobs, and of all.
     lists: Arc<[Mutex<Option<Arc<Listed>>>; 2]>,
 }
 
@@ -49,7 +49,7 @@ impl JobsService {
         Self { host, lists: Arc::default() }
     }
 
-    /// A list that is at least as new as a version, made once for all who watch.
+    /// A list that is at least as new as a version. It is made once for all watchers.
     async fn shared(&self, all: bool, version: u64) -> Result<Arc<Listed>, Status> {
         let mut newest = self.lists[usize::from(all)].lock().await;
         if let Some(listed) = newest.as_ref().filter(|listed| listed.version >= version) {
@@ -115,7 +115,7 @@ impl Jobs for JobsService {
         let who = Who::of(&request)?;
         let v1::ListRequest { all, specs } = request.into_inner();
         if specs && who.role == Role::Read {
-            // Commands may hold what only their owner is to see.
+            // Commands may contain secrets of the owner.
             return Err(Status::permission_denied("specs: a token to read doesn't show what was submitted"));
         }
         Ok(Response::new(list(&self.host, all, specs, who.scope()).await?))
@@ -145,24 +145,24 @@ impl Jobs for JobsService {
         let (who, changes) = (Who::of(&request)?, self.host.changes());
         let (scope, all) = (who.scope(), request.into_inner().all);
         let watch = Watching { jobs: self.clone(), all, who, scope, changes, last: None };
-        // A list is made only once the watcher has room for it.
+        // The list is made once the watcher has room for it.
         Ok(Response::new(Box::pin(stream::unfold(Some(watch), Watching::next))))
     }
 }
 
-/// Somebody who follows the list.
+/// A watcher of the list.
 struct Watching {
     jobs: JobsService,
     all: bool,
     who: Who,
     scope: Scope,
     changes: watch::Receiver<u64>,
-    /// What the last list looked like.
+    /// The hash of the last list.
     last: Option<blake3::Hash>,
 }
 
 impl Watching {
-    /// What of a list is the watcher's to see, and what that looks like. O(jobs).
+    /// The visible part of a list, and its hash. O(jobs).
     fn mine(&self, list: &Listed) -> (v1::ListReply, blake3::Hash) {
         if self.scope == Scope::All {
             return (list.reply.clone(), list.hash);
@@ -177,7 +177,7 @@ impl Watching {
         let mut watch = watch?;
         loop {
             if watch.last.is_some() {
-                // What comes in meanwhile is told at once.
+                // Changes during the pause are sent together.
                 sleep(PACE).await;
                 tokio::select! {
                     biased;
@@ -188,7 +188,7 @@ impl Watching {
             let version = *watch.changes.borrow_and_update();
             let (list, hash) = match watch.jobs.shared(watch.all, version).await {
                 Err(error) => return Some((Err(error), None)),
-                // What is unchanged isn't copied.
+                // Unchanged jobs aren't copied.
                 Ok(list) if watch.last == Some(list.hash) => continue,
                 Ok(list) => watch.mine(&list),
             };

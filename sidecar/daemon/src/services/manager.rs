@@ -1,4 +1,4 @@
-//! What a cluster manager's adapter does: observations come in, plans go out.
+//! The service for managers' adapters: it takes observations and sends plans.
 
 use std::{
     collections::HashMap,
@@ -33,13 +33,15 @@ use crate::{
     session::Outbox,
 };
 
-/// How long the first observation may take.
+/// Maximum time until the first observation.
 const FIRST: Duration = Duration::from_secs(30);
-/// Engines that are asked about jobs at a time, for who has given up waiting included: decisions need threads too.
+/// Maximum number of engines that check admissions at a time, including checks whose callers have left. Decisions need
+/// threads too.
 const ADMISSIONS: usize = 2;
-/// Questions of one caller that wait for its turn, of which it has one at a time: nobody waits for another's many.
+/// Maximum number of a caller's waiting admission checks. Only one of them runs at a time, so a caller with many
+/// doesn't delay others.
 const QUESTIONS: usize = 64;
-/// Observations of one caller that wait until they are heard, in all its streams, those that are over included.
+/// Maximum number of a caller's waiting observations, over all its streams, including ended ones.
 const WAITING: usize = 4;
 
 /// Serves `trainmaster.v1.Manager`. Clones share everything.
@@ -53,7 +55,7 @@ pub(crate) struct ManagerService {
 }
 
 impl ManagerService {
-    /// `config`: how long plans stand, and what an engine may take to say whether it would let a job in.
+    /// `config` has the lifetime of plans and an engine's budget for an admission check.
     pub(crate) fn new(host: Host, config: &Config) -> Self {
         Self {
             host,
@@ -70,8 +72,8 @@ impl ManagerService {
 }
 
 impl ManagerService {
-    /// Serves one manager's stream until either end closes it. It returns at once, so that a manager that waits for the
-    /// answer before it sends something is served too.
+    /// Serves a manager's stream until either end closes it. It returns at once, because a manager may wait for the
+    /// answer before it sends anything.
     pub(crate) fn stream(&self, who: Who, observations: impl Observations) -> Plans {
         let (sender, receiver) = mpsc::channel(4);
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
@@ -84,9 +86,9 @@ impl ManagerService {
         Plans::new(receiver)
     }
 
-    /// Whether a job would be let in, and what the engine would say of it.
+    /// Whether a job would be admitted, and the engine's reason.
     async fn ask(&self, who: &Who, spec: JobSpec) -> Result<Result<(), String>, Status> {
-        // Before anything is copied.
+        // Checked before anything is copied.
         let turn = self.turns.take(who.whose()).await?;
         let admission = match self.host.read(move |view| view.scheduler.admission(spec)).await? {
             Ok(Some(admission)) => admission,
@@ -103,21 +105,21 @@ impl ManagerService {
     }
 }
 
-/// Whose turn it is to ask an engine.
+/// The turns of callers for admission checks and observations.
 struct Turns {
     all: Arc<Semaphore>,
-    /// Of callers that ask or wait.
+    /// Callers with running or waiting requests.
     each: Mutex<HashMap<String, Weak<Caller>>>,
 }
 
-/// Who asks.
+/// A caller's permits.
 struct Caller {
     waiting: Arc<Semaphore>,
     asking: Arc<Semaphore>,
     hearing: Arc<Semaphore>,
 }
 
-/// One turn, which lasts until this is dropped.
+/// A turn, until it is dropped.
 struct Turn<const N: usize> {
     _caller: Arc<Caller>,
     _permits: [OwnedSemaphorePermit; N],
@@ -130,10 +132,11 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a caller's turn: its questions one after the other, and callers in the order in which they came.
+    /// Waits for a turn to check an admission. Each caller's checks run one after the other, and callers in the order
+    /// of their requests.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED: too many of its questions wait already.
+    /// RESOURCE_EXHAUSTED: the caller has too many waiting checks.
     async fn take(&self, whose: &str) -> Result<Turn<3>, Status> {
         let caller = self.caller(whose);
         let waiting = caller.waiting.clone().try_acquire_owned().map_err(|_| {
@@ -146,7 +149,7 @@ impl Turns {
         Ok(Turn { _caller: caller, _permits: [waiting, asking, all] })
     }
 
-    /// Waits until less of what a caller said waits to be heard.
+    /// Waits until the caller has fewer waiting observations.
     async fn hear(&self, whose: &str) -> Turn<1> {
         let caller = self.caller(whose);
         let hearing = caller.hearing.clone().acquire_owned().await.expect("it is never closed");
@@ -154,7 +157,7 @@ impl Turns {
     }
 
     fn caller(&self, whose: &str) -> Arc<Caller> {
-        // Every change leaves it whole.
+        // Each change leaves it consistent.
         let mut each = self.each.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(caller) = each.get(whose).and_then(Weak::upgrade) {
             return caller;
@@ -167,12 +170,12 @@ impl Turns {
     }
 }
 
-/// Plans for a manager, as they come.
+/// A manager's stream of plans.
 pub(crate) type Plans = ReceiverStream<Result<v1::Plan, Status>>;
 
 type Sender = mpsc::Sender<Result<v1::Plan, Status>>;
 
-/// What a manager sends.
+/// A manager's stream of observations.
 pub(crate) trait Observations: Stream<Item = Result<v1::Observation, Status>> + Send + Unpin + 'static {}
 
 impl<T: Stream<Item = Result<v1::Observation, Status>> + Send + Unpin + 'static> Observations for T {}
@@ -209,7 +212,7 @@ async fn next(observations: &mut impl Observations) -> Result<Option<Observed>, 
     Ok(observations.next().await.transpose()?.map(observed).transpose()?)
 }
 
-/// One stream, from its first snapshot to its end.
+/// A stream, from its first snapshot to its end.
 async fn serve(
     host: Host,
     turns: &Turns,
@@ -271,7 +274,7 @@ async fn hear(
     }
 }
 
-/// Sends plans as they come, and an empty one in good time before the last runs out.
+/// Sends plans when they change, and an empty one before the last expires.
 async fn tell(outbox: &Outbox, ttl: Duration, plans: &Sender) -> Result<(), Status> {
     let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
     let mut stamp = None;
@@ -314,7 +317,7 @@ mod tests {
         let refused = turns.take("greedy").await.err().unwrap();
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
         assert!(refused.message().contains("64 questions of greedy"), "{refused}");
-        // One of two places is taken, whatever waits behind it.
+        // One of two places is in use, however many checks wait.
         for _ in 0..3 {
             drop(turns.take("modest").await.unwrap());
         }
@@ -322,7 +325,7 @@ mod tests {
         while let Some(turn) = waiting.join_next().await {
             turn.unwrap().unwrap();
         }
-        // What waits to be heard counts for whoever said it, though the stream is over.
+        // Waiting observations of an ended stream still count for their caller.
         let mut heard = Vec::new();
         for _ in 0..WAITING {
             heard.push(turns.hear("greedy").await);

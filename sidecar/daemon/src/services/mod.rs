@@ -1,4 +1,4 @@
-//! The gRPC services: each asks the host and translates.
+//! The gRPC services. Each calls the host and converts messages.
 
 pub(crate) mod admin;
 pub(crate) mod jobs;
@@ -6,12 +6,12 @@ pub(crate) mod manager;
 
 use self::{jobs::JobsService, manager::ManagerService};
 
-/// Bytes of one request of a person or a training program.
+/// Maximum bytes of a request of a person or a training program.
 pub(crate) const SMALL: usize = 256 << 10;
-/// Bytes of one message from or to a manager: a snapshot of a large cluster.
+/// Maximum bytes of a message from or to a manager: the snapshot of a large cluster.
 pub(crate) const LARGE: usize = 256 << 20;
 
-/// What people and managers ask, over the port or within the process.
+/// The services for people and managers, over the port or within the process.
 #[derive(Clone)]
 pub(crate) struct Services {
     pub(crate) jobs: JobsService,

@@ -1,4 +1,4 @@
-//! The file: tables, retention, and opening it again after an error.
+//! The file: its tables, retention, and recovery after an error.
 
 use std::{
     fs::{self, OpenOptions},
@@ -18,7 +18,8 @@ use super::{
 use crate::{access::whose, ended::EndedJob, store::Audit};
 
 pub(super) const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
-/// Snapshots before the last but one that are kept for replay, each with the bytes of records from it to the next.
+/// Older snapshots that are kept for replay, each with the bytes of records from it to the next. The last two aren't
+/// here.
 const HISTORY: TableDefinition<'_, u64, u64> = TableDefinition::new("history");
 const SECRETS: TableDefinition<'_, u64, &str> = TableDefinition::new("secrets");
 const ENDED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ended");
@@ -29,35 +30,35 @@ pub(super) const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("
 const TERM: &str = "term";
 const SNAPSHOT: &str = "snapshot";
 const PREVIOUS: &str = "previous";
-/// Bytes of records since the last snapshot, with it.
+/// Bytes of the last snapshot and of the records since.
 const SINCE: &str = "since";
 pub(super) const VERSION: &str = "version";
 
-/// Memory for pages; the journal is written once and read at start.
+/// Cache for pages. It is small, because the journal is written once and read at the start.
 const CACHE: usize = 16 << 20;
-/// Audit entries that are kept; beyond these whoever has the most gives up the oldest.
+/// Maximum number of audit entries. Beyond it, the caller with the most loses its oldest.
 pub(super) const AUDITS: usize = 10_000;
 
-/// The open file, or the one to be opened again after an error.
+/// The file. After an error it is closed, and opened again by the next write.
 #[derive(Debug)]
 pub(crate) struct Disk {
     path: PathBuf,
     faults: Faults,
-    /// Bytes of records before the last but one snapshot that are kept.
+    /// Maximum bytes of records before the last but one snapshot.
     history: u64,
     database: Option<Database>,
-    /// Whose the audit entries in it are.
+    /// The callers of the audit entries in the file.
     audits: Kept<u64>,
-    /// Number of the next record. After an error a record of this number may or may not be in the file.
+    /// Number of the next record. After an error, the file may or may not contain a record with this number.
     next: u64,
     doubtful: bool,
 }
 
 impl Disk {
-    /// Opens the store of a state folder, made if it is new; only its owner may read it.
+    /// Opens the store of a state folder, or makes it. Only its owner may read it.
     ///
     /// # Errors
-    /// It can't be used, another daemon uses it, or it is damaged.
+    /// The store is unusable, in use by another daemon, or damaged.
     pub(crate) fn open(folder: &Path, history: u64, faults: Faults) -> Result<(Self, Loaded), StoreError> {
         secret::make_folder(folder)
             .map_err(|error| StoreError::File { path: folder.to_owned(), problem: error.to_string() })?;
@@ -78,10 +79,10 @@ impl Disk {
         &self.path
     }
 
-    /// Writes all or nothing, and returns once it is on disk.
+    /// Writes everything or nothing, and returns once it is on disk.
     ///
     /// # Errors
-    /// Nothing is promised; the same can be tried again, or something else in its place.
+    /// The write may or may not have happened. The caller may write the same again, or something else in its place.
     pub(crate) fn commit(&mut self, write: &Write) -> Result<(), String> {
         if write.is_empty() {
             return Ok(());
@@ -91,8 +92,8 @@ impl Disk {
         result
     }
 
-    /// The library gives a file up after an error, and closing it can panic where writing did: it is kept only once all
-    /// is written, else it is closed here, and has to be opened again.
+    /// The library abandons a file after an error, and closing it can panic where writing did. So the file stays open
+    /// only after a complete write. Otherwise it is closed here and opened again later.
     fn try_commit(&mut self, write: &Write) -> Result<(), String> {
         let database = match self.database.take() {
             Some(database) => database,
@@ -116,7 +117,7 @@ impl Drop for Disk {
     }
 }
 
-/// The library checks pages as it reads them, but a damaged file can still make it panic.
+/// Catches panics. The library checks pages when it reads them, but a damaged file can still make it panic.
 pub(super) fn unpanicked<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref().cloned());
@@ -124,7 +125,7 @@ pub(super) fn unpanicked<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Opens the file; a new one takes its name once it is whole, so that an empty one is never taken for a new one.
+/// Opens the file. A new one gets its name once it is complete, so an empty file is never mistaken for a new one.
 fn open(path: &Path, faults: &Faults) -> Result<Database, StoreError> {
     if path.symlink_metadata().is_err() {
         make(path, faults)?;
@@ -141,7 +142,7 @@ fn open(path: &Path, faults: &Faults) -> Result<Database, StoreError> {
     })
 }
 
-/// Makes the file, unless another daemon does meanwhile.
+/// Makes the file, unless another daemon does so at the same time.
 fn make(path: &Path, faults: &Faults) -> Result<(), StoreError> {
     let fail = |error: &dyn std::fmt::Display| StoreError::File { path: path.to_owned(), problem: error.to_string() };
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -188,7 +189,7 @@ fn put(
                     meta.insert(PREVIOUS, last)?;
                     let oldest = keep(&mut past, last, history)?;
                     records.retain_in(..oldest, |_, _| false)?;
-                    // A store that is older than this count has at least the snapshot.
+                    // A store from before this count has at least the snapshot.
                     past.insert(last, since.max(1))?;
                 }
                 meta.insert(SNAPSHOT, next)?;
@@ -231,7 +232,7 @@ fn put(
     Ok(())
 }
 
-/// Whose the audit entries in a file are.
+/// The callers of the audit entries in a file.
 fn audits(database: &impl ReadableDatabase) -> Result<Kept<u64>, redb::Error> {
     let mut kept = Kept::new(AUDITS);
     let table = match database.begin_read()?.open_table(AUDIT) {
@@ -247,8 +248,8 @@ fn audits(database: &impl ReadableDatabase) -> Result<Kept<u64>, redb::Error> {
     Ok(kept)
 }
 
-/// Forgets the oldest segments before the last but one snapshot beyond so many bytes; returns where what is kept
-/// begins.
+/// Removes the oldest segments before the last but one snapshot that exceed the limit. Returns the number of the first
+/// record that is kept.
 fn keep(past: &mut redb::Table<'_, u64, u64>, previous: u64, history: u64) -> Result<u64, redb::Error> {
     let mut total = 0;
     for row in past.iter()? {
@@ -262,7 +263,7 @@ fn keep(past: &mut redb::Table<'_, u64, u64>, previous: u64, history: u64) -> Re
     Ok(past.first()?.map_or(previous, |(oldest, _)| oldest.value()))
 }
 
-/// What a daemon goes on from: the records from the last but one snapshot on.
+/// The data for a start: the records from the last but one snapshot on.
 fn load(path: &Path, database: &impl ReadableDatabase) -> Result<Loaded, StoreError> {
     let transaction = database.begin_read().map_err(|error| corrupt(path, "the file", &error))?;
     let absent = |error: &redb::TableError| matches!(error, redb::TableError::TableDoesNotExist(_));
@@ -277,7 +278,7 @@ fn load(path: &Path, database: &impl ReadableDatabase) -> Result<Loaded, StoreEr
             loaded.snapshot = number(SNAPSHOT)?;
             loaded.previous = number(PREVIOUS)?;
         }
-        // A new file: nothing was ever written.
+        // A new file has no records.
         Err(error) if absent(&error) => return Ok(loaded),
         Err(error) => return Err(corrupt(path, "the file", &error)),
     }
@@ -313,7 +314,7 @@ fn load(path: &Path, database: &impl ReadableDatabase) -> Result<Loaded, StoreEr
         let (job, row) = row.map_err(|error| corrupt(path, "ended jobs", &error))?;
         match EndedJob::decode(row.value()) {
             Ok(job) => loaded.ended.push(job),
-            // Only for people to look at: the jobs that matter are in the journal.
+            // Ended jobs are for display only. Active jobs are in the journal.
             Err(error) => tracing::warn!(job = job.value(), error, "what was kept of an ended job is unreadable"),
         }
     }
@@ -358,7 +359,7 @@ mod tests {
         }
         drop(disk);
         let (_, loaded) = Disk::open(folder.path(), 0, Faults::default()).unwrap();
-        // Snapshot 0, then an event and a snapshot each round: 6 and 8 are the last two.
+        // Snapshot 0, then an event and a snapshot in each round, so 6 and 8 are the last two.
         assert_eq!((loaded.first, loaded.previous, loaded.snapshot), (6, Some(6), Some(8)));
         assert_eq!(loaded.records.len(), 3);
         let restored = Scheduler::restore(loaded.records.iter().map(Vec::as_slice)).unwrap();
@@ -384,7 +385,7 @@ mod tests {
             assert!(Record::is_snapshot(&kept[0].1));
             let frames: Vec<&Vec<u8>> = kept.iter().map(|(_, frame)| frame).collect();
             assert!(frames.iter().rev().zip(all.iter().rev()).all(|(mine, theirs)| *mine == theirs));
-            // From the last snapshot but one on it is needed; before that, as many whole segments as there is room for.
+            // Records from the last but one snapshot on are needed. Before it, as many whole segments as fit are kept.
             let needed = kept.iter().rev().filter(|(_, frame)| Record::is_snapshot(frame)).nth(1).map(|(at, _)| *at);
             let history = |from: u64| -> usize {
                 kept.iter()
@@ -485,7 +486,7 @@ mod tests {
         let whole = fs::read(&path).unwrap();
         let write = Write { records: vec![vec![0; 100]; 10], beside: Beside::default() };
         let mut unwritten = 0;
-        // The head of the file, and the page that says which others are free: a write believes it.
+        // Damages the head of the file, and the page that lists the free pages, which a write trusts.
         for at in (0..512).chain(4096..4224) {
             for byte in [0, 19, 255] {
                 let mut bytes = whole.clone();

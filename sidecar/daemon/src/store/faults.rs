@@ -1,4 +1,4 @@
-//! A disk that fails or hangs when it is told to: for tests of what happens then.
+//! Injected faults of the disk, for tests: it fails or hangs on demand.
 
 use std::{
     fmt, io,
@@ -14,7 +14,7 @@ struct Switches {
     stuck: bool,
 }
 
-/// Switches between a disk that works, one that is full and one that doesn't answer. Clones are the same switches.
+/// A switch between a disk that works, one that is full, and one that doesn't answer. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<(Mutex<Switches>, Condvar)>);
 
@@ -23,12 +23,12 @@ impl Faults {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on every write fails as on a full disk, or none does.
+    /// Makes every write fail as on a full disk, or none.
     pub fn set_full(&self, full: bool) {
         self.switches().full = full;
     }
 
-    /// From now on every write waits, until it may go on.
+    /// Makes every write wait, or lets waiting writes continue.
     pub fn set_stuck(&self, stuck: bool) {
         self.switches().stuck = stuck;
         self.0.1.notify_all();
@@ -40,7 +40,7 @@ impl Faults {
     }
 }
 
-/// The file, unless the switch says otherwise.
+/// The file with injected faults.
 pub(super) struct Backend {
     pub(super) file: FileBackend,
     pub(super) faults: Faults,

@@ -1,5 +1,5 @@
-//! Reading a store without touching it: what stands in the file is copied into memory and opened there. Neither a lock
-//! is taken nor a byte changed, so a daemon may be using it.
+//! Reads a store without changing it. The file is copied into memory and opened there, without a lock, so a daemon may
+//! use it.
 
 use std::{
     fs::{self, File},
@@ -17,31 +17,31 @@ use super::{
     disk::{ABOUT, AUDIT, RECORDS, VERSION, corrupt, unpanicked},
 };
 
-/// A copy that was torn by a daemon's writes is taken again; the library finds out by the pages' checksums.
+/// Maximum number of copies. A daemon's write can tear a copy, which the library detects by the pages' checksums.
 const ATTEMPTS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
-/// How a store begins.
+/// The first bytes of a store.
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
-/// What a journal's file holds.
+/// The content of a journal's file.
 #[derive(Debug)]
 pub struct JournalFile {
-    /// Encoded records with their numbers. Those that can't be decoded are among them.
+    /// Encoded records with their numbers, including those that can't be decoded.
     pub records: Vec<(u64, Vec<u8>)>,
-    /// Why there may be more that couldn't be read.
+    /// Why there may be further, unreadable records.
     pub damage: Option<String>,
-    /// The version of the program that wrote last; none in a plain file of records.
+    /// The version of the last program that wrote to it. None in a plain file of records.
     pub version: Option<String>,
-    /// A daemon was using it.
+    /// Whether a daemon was using it.
     pub in_use: bool,
 }
 
 impl JournalFile {
-    /// Reads a daemon's journal, given as its file or the state folder it is in, or a file of records one after the
-    /// other ([`Scheduler::drain_journal`](trainmaster_core::Scheduler::drain_journal)).
+    /// Reads a daemon's journal from its file or state folder, or a file of consecutive records
+    /// ([`Scheduler::drain_journal`](trainmaster_core::Scheduler::drain_journal)).
     ///
     /// # Errors
-    /// There is no such file, it is something else, or so damaged that nothing can be read.
+    /// The file doesn't exist, isn't a journal, or is too damaged to read anything.
     pub fn read(path: &Path) -> Result<Self, StoreError> {
         let inside = path.join(FILE);
         let path = if path.is_dir() { &inside } else { path };
@@ -72,7 +72,7 @@ impl JournalFile {
             Err(error) => return Err(fail(error.into())),
         };
         let mut records = Vec::new();
-        // A page that is damaged ends the reading, with an error or, in the library, worse.
+        // A damaged page ends the reading, with an error or with a panic of the library.
         let read = unpanicked(|| -> Result<(), redb::Error> {
             for row in table.iter()? {
                 let (number, frame) = row?;
@@ -131,7 +131,7 @@ fn open(path: &Path) -> Result<Database, StoreError> {
     }
 }
 
-/// Whether a daemon holds it. Only asked for a moment, since one that starts just then would be refused.
+/// Whether a daemon holds the file's lock. The test is short, because it would refuse a daemon that starts meanwhile.
 fn is_in_use(path: &Path) -> bool {
     matches!(unpanicked(|| ReadOnlyDatabase::open(path)), Ok(Err(redb::DatabaseError::DatabaseAlreadyOpen)))
 }

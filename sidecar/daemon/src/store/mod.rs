@@ -1,7 +1,7 @@
-//! The daemon's memory on disk: the journal of the scheduler, and what doesn't belong in it.
+//! The daemon's data on disk: the scheduler's journal, and the data beside it.
 //!
-//! [`disk`] is the file, [`writer`] the thread that writes to it. One file holds everything, so that what belongs
-//! together is written together: a job's submission and its token, its end and its last status.
+//! [`disk`] is the file, and [`writer`] the thread that writes to it. One file contains everything, so that related
+//! data is written together: a job's submission with its token, and its end with its last status.
 
 pub(crate) mod disk;
 pub(crate) mod faults;
@@ -29,15 +29,15 @@ pub(crate) const FILE: &str = "journal.redb";
 /// A store that can't be opened, read or written.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The folder or file can't be used.
+    /// The folder or file is unusable.
     #[error("{path}: {problem}", path = path.display())]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         problem: String,
     },
-    /// What was read makes no sense.
+    /// The content is invalid.
     #[error(
         "{path}: {what} is unreadable: {problem}. Nothing was changed. Restore the file from a backup, or move it away \
          to begin with an empty one; jobs that run are then unknown", path = path.display()
@@ -45,31 +45,31 @@ pub enum StoreError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// Which part of it.
+        /// The invalid part.
         what: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 }
 
-/// Who did what, and when.
+/// An audit entry: a caller's action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
     /// Milliseconds since the Unix epoch.
     pub at: i64,
-    /// The caller's address, and how it was let in.
+    /// The caller's address, and its token or certificate.
     pub who: String,
-    /// The action and what it was done to.
+    /// The action and its object.
     pub what: String,
 }
 
-/// Records, and what is written with them.
+/// Records, and the data that is written with them.
 pub(crate) type Write = trainmaster_host::Write<Beside>;
 
-/// What is written beside records.
+/// Data that is written with records.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
-    /// Tokens of new jobs; none = forgotten.
+    /// Tokens of jobs. None: the token is removed.
     pub(crate) secrets: Vec<(JobId, Option<String>)>,
     pub(crate) ended: Vec<Arc<EndedJob>>,
     pub(crate) forgotten: Vec<JobId>,
@@ -92,7 +92,7 @@ impl trainmaster_host::Beside for Beside {
         self.forgotten.extend(later.forgotten);
         self.audits.extend(later.audits);
         self.term = later.term.or(self.term);
-        // They gather for as long as the disk is full.
+        // Audit entries gather while the disk is full.
         if self.audits.len() > 2 * AUDITS {
             self.give_up_audits();
         }
@@ -100,7 +100,7 @@ impl trainmaster_host::Beside for Beside {
 }
 
 impl Beside {
-    /// Gives up the audit entries that the file wouldn't keep beside the others. O(n log n) in their number.
+    /// Drops the audit entries that the file wouldn't keep. O(n log n) in their number.
     fn give_up_audits(&mut self) {
         let mut kept = Kept::new(AUDITS);
         for (at, audit) in self.audits.iter().enumerate() {
@@ -112,27 +112,27 @@ impl Beside {
     }
 }
 
-/// What a store held when it was opened.
+/// The content of a store at its opening.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     /// Number of the first record.
     pub(crate) first: u64,
-    /// From the last-but-one snapshot on.
+    /// Records from the last but one snapshot on.
     pub(crate) records: Vec<Vec<u8>>,
-    /// Number of the last snapshot, and of the one before it.
+    /// Number of the last snapshot, and of the previous one.
     pub(crate) snapshot: Option<u64>,
     pub(crate) previous: Option<u64>,
     pub(crate) secrets: Vec<(JobId, String)>,
     pub(crate) ended: Vec<EndedJob>,
     pub(crate) term: Term,
-    /// The program's version that wrote last.
+    /// The version of the last program that wrote to it.
     pub(crate) version: String,
 }
 
-/// The retained records of a daemon's journal, each with its number. The daemon may be running.
+/// The retained records of a daemon's journal, with their numbers. The daemon may run meanwhile.
 ///
 /// # Errors
-/// There is no such file, or it is damaged.
+/// The file doesn't exist or is damaged.
 pub fn read_journal(state_dir: &Path) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
     let path = state_dir.join(FILE);
     let file = JournalFile::read(&path)?;
@@ -142,10 +142,10 @@ pub fn read_journal(state_dir: &Path) -> Result<Vec<(u64, Vec<u8>)>, StoreError>
     }
 }
 
-/// The retained audit entries of a daemon that may be running, the oldest first.
+/// The retained audit entries of a daemon, the oldest first. The daemon may run meanwhile.
 ///
 /// # Errors
-/// There is no such file, or it is damaged.
+/// The file doesn't exist or is damaged.
 pub fn read_audit(state_dir: &Path) -> Result<Vec<Audit>, StoreError> {
     image::read_audit(&state_dir.join(FILE))
 }

@@ -1,4 +1,4 @@
-//! The thread that writes: the scheduler's own thread never waits for a disk.
+//! The thread that writes to the disk. The scheduler's thread never waits for it.
 
 use std::{
     sync::mpsc,
@@ -10,17 +10,17 @@ use trainmaster_host::Store;
 
 use super::{Beside, Write, disk::Disk};
 
-/// What became of a write.
+/// The result of a write.
 pub(crate) type Written = trainmaster_host::Written<Beside>;
 
-/// The thread's handle; dropping it lets the thread finish and closes the file.
+/// The thread's handle. A drop lets the thread finish and closes the file.
 pub(crate) struct Writer {
     jobs: Option<mpsc::Sender<Write>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Writer {
-    /// Starts the thread; `done` hears of every write, in order.
+    /// Starts the thread. It calls `done` after each write, in order.
     pub(crate) fn start(mut disk: Disk, done: impl Fn(Written) + Send + 'static) -> std::io::Result<Self> {
         let (jobs, received) = mpsc::channel::<Write>();
         let work = move || {
@@ -40,7 +40,7 @@ impl Store for Writer {
 
     fn write(&mut self, write: Write) -> Option<Written> {
         let jobs = self.jobs.as_ref().expect("only dropping takes it");
-        // The thread ends only once this handle is dropped.
+        // The thread runs until this handle is dropped.
         jobs.send(write).expect("the journal's thread lives");
         None
     }
