@@ -1,4 +1,4 @@
-//! What an earlier run of the adapter left: found, taken over, or ended.
+//! Adopting or ending the processes that an earlier run of the adapter left.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -9,17 +9,18 @@ use super::{
     state::{Record, StateDir},
 };
 
-/// A process that lives on, with the record that an earlier run wrote of it.
+/// A living process of an earlier run, with its record.
 pub(crate) struct Found {
     pub(crate) record: Record,
     pub(crate) handle: Handle,
     pub(crate) watch: Watch,
 }
 
-/// A child of an adapter that was killed while it started it has an environment only once it runs its program.
+/// Wait for processes that an earlier run was just starting when it was killed. Such a child's environment appears only
+/// when it executes its program.
 const IN_MID_START: Duration = Duration::from_millis(50);
 
-/// Takes over every recorded process that still lives and ends what else the state folder's jobs left.
+/// Adopts every living recorded process. Ends all other processes of the state folder's jobs.
 pub(crate) fn find(state: &StateDir) -> Vec<Found> {
     let records = state.records();
     let mut leaders = leaders(state);
@@ -34,7 +35,7 @@ pub(crate) fn find(state: &StateDir) -> Vec<Found> {
                 Some(Handle { pid, start })
             }
             (Some(_), _) => None,
-            // The adapter died between the intent and the record: the process, if it came to be, carries the marker.
+            // The adapter died between intent and record. The process, if it was started, carries the marker.
             (None, _) => leaders.get(&record.id).copied(),
         };
         let watch = handle.and_then(|handle| Some((handle, process::adopt(handle, record.id, state.id()).ok()?)));
@@ -50,18 +51,18 @@ pub(crate) fn find(state: &StateDir) -> Vec<Found> {
         tracing::info!(slot = %record.id, pid = handle.pid, "took over a running process");
         found.push(Found { record, handle, watch });
     }
-    // Whatever else carries the marker has lost its slot: a group whose leader died while nobody watched, or a process
-    // without a record.
+    // Every other process with the marker has lost its slot: the rest of a group whose leader died while no adapter
+    // ran, or a process without a record.
     process::end_marked(state.id(), |process| found.iter().any(|found| found.record.id == process.id));
     found
 }
 
-/// The process that each slot began with, by the marker.
+/// The first process of each slot, found by the marker.
 fn leaders(state: &StateDir) -> BTreeMap<ProcessId, Handle> {
     let mut leaders: BTreeMap<ProcessId, Handle> = BTreeMap::new();
     for process in scan::marked(state.id()).into_iter().filter(|process| process.pid == process.stat.group) {
         let handle = Handle { pid: process.pid, start: process.stat.start };
-        // A program may have put descendants into groups of their own; the slot's own process is the oldest.
+        // A program may have put descendants into their own groups. The slot's own process is the oldest.
         let oldest = leaders.entry(process.id).or_insert(handle);
         if handle.start < oldest.start {
             *oldest = handle;

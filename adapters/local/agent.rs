@@ -1,4 +1,4 @@
-//! The loop that ties plans, processes and time together.
+//! The agent: it connects plans, processes and time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,19 +31,19 @@ use super::{
     user::RunAs,
 };
 
-/// Nothing is further away than this: time is looked at again then.
+/// Delay of the next measurement while a reading is in progress, or if measuring is off.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 const LOCK_TRIES: u32 = 20;
 const LOCK_WAIT: Duration = Duration::from_millis(25);
 
-/// Runs the adapter until `shutdown` resolves: attaches to the daemon, again whenever it comes back, and carries out
-/// its plans. Processes go on while the daemon is away.
+/// Runs the adapter until `shutdown` resolves. Attaches to the daemon, reconnects, and carries out its plans. Processes
+/// continue while the daemon isn't reachable.
 ///
-/// Dropping the future ends the adapter at once and leaves all processes running, as [`OnShutdown::Keep`] does.
+/// If the future is dropped, the adapter ends at once and leaves all processes running, as with [`OnShutdown::Keep`].
 ///
 /// # Errors
-/// The state folder can't be used or belongs to another adapter. Everything that happens later is reported to the
-/// daemon and survived.
+/// The state folder can't be used or belongs to another adapter. All later errors are reported to the daemon, and the
+/// adapter continues.
 pub async fn run(
     cluster: Cluster,
     options: Options,
@@ -57,8 +57,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Opens the state folder. A process that a killed adapter was just starting holds the lock until it runs its program,
-/// so a lock isn't believed at once.
+/// Opens the state folder. Retries while it is locked: a process that a killed adapter was just starting holds the lock
+/// until it executes its program.
 async fn lock(state_dir: &Path, run_as: Option<&RunAs>) -> Result<StateDir, LocalError> {
     for _ in 0..LOCK_TRIES {
         match StateDir::open(state_dir, run_as) {
@@ -69,7 +69,7 @@ async fn lock(state_dir: &Path, run_as: Option<&RunAs>) -> Result<StateDir, Loca
     StateDir::open(state_dir, run_as)
 }
 
-/// A process that runs.
+/// A running process.
 struct Running {
     handle: Handle,
     record: Record,
@@ -82,22 +82,22 @@ struct Agent {
     launcher: Launcher,
     fleet: Fleet,
     running: BTreeMap<ProcessId, Running>,
-    /// Dropped with the agent, which leaves the processes running.
+    /// Dropping it leaves the processes running.
     watches: JoinSet<(ProcessId, Exit)>,
     meter: Meter,
-    /// When to read the counters next.
+    /// Time of the next measurement.
     measure_at: Instant,
-    /// Those that are being read, beside the loop.
+    /// Readings in progress, outside the main loop.
     readings: JoinSet<Reading>,
-    /// As the daemon is told of them.
+    /// As reported to the daemon.
     servers: Arc<BTreeMap<String, v1::Server>>,
-    /// When the fleet is to be asked again by itself.
+    /// Time of the fleet's next step.
     next_step: Option<Duration>,
-    /// The jobs whose files were spared when ended jobs were last looked for.
+    /// Folders of active jobs at the last sweep for ended jobs.
     spared: BTreeSet<PathBuf>,
     sweeping: Option<JoinHandle<()>>,
     began: Instant,
-    /// The host ends, and all processes with it.
+    /// Whether the host ends, together with all processes.
     ending: bool,
 }
 
@@ -127,7 +127,7 @@ impl Agent {
             running.insert(record.id, Running { handle, record });
         }
         if adopted.is_empty() {
-            // Nobody books any more, and after a new start of the machine its clock is another one.
+            // No process books devices now. After a reboot the clock differs.
             state.clear_devices();
         }
         let programs = Programs::new(options.trainer_path.clone());
@@ -187,7 +187,7 @@ impl Agent {
         outbox.touch(now);
     }
 
-    /// Reads what processes have used so far, beside the loop: there may be many.
+    /// Reads the resource use of processes, outside the main loop because there may be many.
     fn measure(&mut self) {
         self.measure_at = Instant::now() + LONGEST_SLEEP;
         let slots = self.running.iter().map(|(id, running)| {
@@ -208,7 +208,7 @@ impl Agent {
         }
     }
 
-    /// Removes the files of jobs that ended long ago, beside the loop: checkpoints can be large.
+    /// Removes the files of jobs that ended long ago. Runs outside the main loop, because checkpoints can be large.
     fn sweep(&mut self) {
         let (jobs, logs) = (self.state.jobs(), self.state.logs());
         let folders: BTreeSet<_> = self.fleet.active().map(|(id, name)| self.state.job(id, name)).collect();
@@ -262,7 +262,8 @@ impl Manager for Agent {
             self.next_step = step.wake;
             if step.actions.is_empty() {
                 if self.ending && self.fleet.is_empty() {
-                    // What they left outside their groups goes with them, before the daemon hears that they are gone.
+                    // Ends the processes that they left outside their groups, before the daemon is told that they are
+                    // gone.
                     process::end_marked(self.state.id(), |_| false);
                 }
                 return self.next_step;
@@ -272,7 +273,7 @@ impl Manager for Agent {
                 match action {
                     Action::Start { job, incarnation, slot } => {
                         self.start(ProcessId { job, incarnation, slot });
-                        // Starting takes milliseconds; the host has other work on this thread.
+                        // A start takes milliseconds. The host has other work on this thread.
                         yield_now().await;
                     }
                     Action::Signal { job, incarnation, slot, signal } => {

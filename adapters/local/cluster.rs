@@ -1,4 +1,4 @@
-//! The cluster file: this machine, cut into virtual servers.
+//! The cluster file. It divides this machine into virtual servers.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use crate::file::{self, FileError, MOST_DEVICES, Wrong, amount, check_name, quot
 const MOST_SERVERS: u32 = 4096;
 const MEASURE: Duration = Duration::from_secs(10);
 
-/// The virtual servers of this machine, and what goes for all of them.
+/// The virtual servers of this machine, and the settings for all of them.
 ///
 /// # Examples
 /// ```
@@ -49,7 +49,7 @@ pub struct Cluster {
     servers: Vec<VirtualServer>,
 }
 
-/// A part of this machine that the scheduler sees as a server.
+/// A part of this machine that is a server for the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtualServer {
     name: String,
@@ -65,7 +65,7 @@ struct File {
     name: Option<String>,
     grace: Option<String>,
     measure: Option<String>,
-    /// The former name is still read.
+    /// The alias is the former name.
     #[serde(alias = "overbook")]
     oversubscribe: Option<f64>,
     user: Option<String>,
@@ -99,10 +99,10 @@ impl Cluster {
         Self::parse(&file::read(path)?, &path.display().to_string())
     }
 
-    /// Reads the text of a cluster file; `origin` is the name that errors give it.
+    /// Parses the text of a cluster file. `origin` is its name in errors.
     ///
     /// # Errors
-    /// Names the file, the key, the value and what is allowed.
+    /// Each error names the file, the key, the value and the allowed values.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         file::parse(text, origin, Self::understand)
     }
@@ -188,22 +188,22 @@ impl Cluster {
         &self.name
     }
 
-    /// How long a role has to checkpoint after SIGTERM, where a job's plan doesn't say.
+    /// Time for a role to save a checkpoint after SIGTERM, unless the job's plan states one.
     pub fn grace(&self) -> Duration {
         self.grace
     }
 
-    /// Whom jobs run as, if not as the daemon's user.
+    /// The user that runs jobs, if it isn't the daemon's user.
     pub fn run_as(&self) -> Option<&RunAs> {
         self.run_as.as_ref()
     }
 
-    /// How often it is measured what processes use; none: never.
+    /// Interval between measurements of processes. `None`: never.
     pub fn measure(&self) -> Option<Duration> {
         self.measure
     }
 
-    /// Thousandths of each device that may be planned for: 1000, or more where slots may share what they don't use up.
+    /// Thousandths of each device that can be planned. More than 1000 means that slots share unused parts.
     pub fn device_milli(&self) -> u64 {
         self.device_milli
     }
@@ -213,7 +213,7 @@ impl Cluster {
         &self.servers
     }
 
-    /// The server of that name.
+    /// Finds a server by its name.
     pub fn server(&self, name: &str) -> Option<&VirtualServer> {
         self.servers.iter().find(|server| server.name == name)
     }
@@ -270,13 +270,13 @@ impl VirtualServer {
         &self.name
     }
 
-    /// Everything but devices, by resource name: thousandths (`cpu` and custom), MiB (`memory`, `disk`), Mbit/s
-    /// (`bandwidth`).
+    /// Capacities without devices, by resource name. Units: thousandths (`cpu` and custom), MiB (`memory`, `disk`),
+    /// Mbit/s (`bandwidth`).
     pub fn capacity(&self) -> &BTreeMap<String, i64> {
         &self.capacity
     }
 
-    /// A kind per device: `gpu` or `gpu:<type>`.
+    /// The kind of each device: `gpu` or `gpu:<type>`.
     pub fn devices(&self) -> &[String] {
         &self.devices
     }
@@ -286,15 +286,15 @@ impl VirtualServer {
         &self.labels
     }
 
-    /// How long a data chunk takes to get here from a place that a job's dataset names: as the label `upload.<place>`
-    /// says, else `upload`, else no time.
+    /// Upload time of a data chunk to this server, from a place that a job's dataset names. It is the label
+    /// `upload.<place>`, or else `upload`, or else zero.
     pub(crate) fn upload(&self, from: &str) -> Duration {
         let label = self.labels.get(&format!("upload.{from}")).or_else(|| self.labels.get("upload"));
         let span = label.and_then(|text| parse_span(text).ok()).unwrap_or_default();
         Duration::from_millis(span.0.max(0).unsigned_abs())
     }
 
-    /// The number of its first device among the devices of the whole machine; servers number theirs one after another.
+    /// The index of its first device among all devices of the machine. Servers' devices are numbered consecutively.
     pub fn first_device(&self) -> u32 {
         self.first_device
     }
@@ -310,7 +310,7 @@ impl VirtualServer {
     }
 }
 
-/// The machine's memory in MiB, where the kernel says so.
+/// The machine's memory in MiB, if the kernel reports it.
 pub(crate) fn machine_memory() -> Option<i64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

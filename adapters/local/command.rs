@@ -1,4 +1,4 @@
-//! A command's text becomes a program: split as a shell does, looked up, never given to a shell.
+//! Finding the program of a command. The text is split as a shell does, but no shell runs it.
 
 use std::{
     env,
@@ -9,30 +9,30 @@ use rustix::fs::{Access, access};
 
 use super::fleet::plan::Command;
 
-/// What an empty command means.
+/// The program of an empty command.
 pub(crate) const DEFAULT_PROGRAM: &str = "trainmaster-trainer";
 
-/// Where programs are looked for.
+/// The places where programs are searched.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
-    /// The program that [`DEFAULT_PROGRAM`] stands for, where the host says so.
+    /// The program for [`DEFAULT_PROGRAM`], if the host specifies one.
     trainer: Option<PathBuf>,
     folders: Vec<PathBuf>,
 }
 
 impl Programs {
-    /// Beside this executable first, then along `PATH`.
+    /// Searches this executable's folder first, then `PATH`.
     pub(crate) fn new(trainer: Option<PathBuf>) -> Self {
         let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
         let path = env::var_os("PATH").unwrap_or_default();
         Self { trainer, folders: beside.into_iter().chain(env::split_paths(&path)).collect() }
     }
 
-    /// The program of a command, and its arguments.
+    /// Returns the program of a command, and its arguments.
     ///
     /// # Errors
-    /// The cause: quotes that don't close, a program that isn't there or can't be run. It doesn't repeat the command,
-    /// since more people may read a cause than a command.
+    /// The cause: unbalanced quotes, a missing program, or a program that can't be executed. It doesn't repeat the
+    /// command, because more people may read the cause than the command.
     pub(crate) fn resolve(&self, text: &str) -> Result<Command, String> {
         let words = shell_words::split(text).map_err(|error| format!("its command: {error}"))?;
         let mut words = words.into_iter();
@@ -62,15 +62,15 @@ impl Programs {
     }
 }
 
-/// A program's name, unless more may have come to stand in it than a name.
+/// A program's name for messages. Hidden if it may contain more than a name.
 fn plain(name: &str) -> &str {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
     if name.len() <= 256 && name.chars().all(is_plain) { name } else { "of its command" }
 }
 
-/// The absolute path of a file that may be run.
+/// The absolute path of an executable file.
 fn executable(path: &Path, shown: &str) -> Result<PathBuf, String> {
-    // Not canonical: a program may look at the name it was called by.
+    // Symbolic links aren't resolved, because a program may check the name by which it was called.
     let full = std::path::absolute(path).map_err(|error| format!("program {shown}: {error}"))?;
     let data = full.metadata().map_err(|error| format!("program {shown}: {error}"))?;
     if !data.is_file() {

@@ -1,4 +1,4 @@
-//! Whether this machine can do what the cluster file promises.
+//! Checks whether this machine can do what the cluster file states.
 
 use rustix::process::{Pid, PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 
@@ -10,13 +10,12 @@ use super::{
 };
 use trainmaster_manager::{Check, Health};
 
-/// A slot needs a process descriptor, and for a moment its log twice; the daemon needs some for itself.
+/// File descriptors for the daemon itself. A slot needs a process descriptor, and briefly its log twice.
 const SPARE_FILES: u64 = 128;
-/// Threads count as processes, and a training program has several.
+/// Processes per slot. Threads count as processes, and a training program has several.
 const THREADS_PER_SLOT: u64 = 16;
 
-/// Looks at the state folder, the trainer, the limits of this process and the capacity promised. Starts and makes
-/// nothing.
+/// Checks the state folder, the trainer, this process's limits and the stated capacity. Starts and creates nothing.
 pub fn doctor(cluster: &Cluster, options: &Options) -> Vec<Check> {
     vec![
         Check::folder("state folder", &options.state_dir),
@@ -29,7 +28,7 @@ pub fn doctor(cluster: &Cluster, options: &Options) -> Vec<Check> {
     ]
 }
 
-/// As many slots as there are CPUs promised: what a full cluster is likely to run.
+/// The expected number of slots of a full cluster: one for each stated CPU.
 fn slots(cluster: &Cluster) -> u64 {
     let cpus = cluster.servers().iter().filter_map(|server| server.capacity().get("cpu")).map(|milli| milli / 1000);
     cpus.sum::<i64>().unsigned_abs().max(1)
@@ -38,7 +37,7 @@ fn slots(cluster: &Cluster) -> u64 {
 fn trainer(options: &Options) -> Check {
     match Programs::new(options.trainer_path.clone()).resolve("") {
         Ok(command) => Check::new("trainer", Health::Good, command.program.display().to_string()),
-        // Jobs can bring commands of their own.
+        // Jobs can have their own commands.
         Err(cause) => Check::new(
             "trainer",
             Health::Doubtful,
@@ -47,7 +46,7 @@ fn trainer(options: &Options) -> Check {
     }
 }
 
-/// Whether jobs can read what is the daemon's.
+/// Checks whether jobs can read the daemon's files.
 fn user(cluster: &Cluster) -> Check {
     let found = |verdict, detail| Check::new("jobs' user", verdict, detail);
     match cluster.run_as() {
@@ -95,7 +94,8 @@ fn limit(name: &'static str, resource: Resource, wanted: u64) -> Check {
     }
 }
 
-/// Virtual servers may promise more than there is: jobs here often use less than they ask for.
+/// The virtual servers' total may exceed the machine, because local jobs often use less than they request. The check is
+/// only doubtful then.
 fn memory(cluster: &Cluster) -> Check {
     let promised: i64 = cluster.servers().iter().filter_map(|server| server.capacity().get("memory")).sum();
     match machine_memory() {

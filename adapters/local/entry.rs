@@ -1,4 +1,4 @@
-//! What hosts know of this adapter.
+//! The adapter's description for hosts.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use trainmaster_manager::{AdapterInfo, Check, Daemon, Launch, Running, Shutdown}
 use super::{Cluster, OnShutdown, Options, doctor, run};
 use crate::{FileError, file};
 
-/// What hosts know of this adapter.
+/// The adapter's description for hosts.
 pub const INFO: AdapterInfo = AdapterInfo {
     name: "local",
     summary: "this machine, cut into virtual servers; starts and watches the processes itself",

@@ -1,4 +1,4 @@
-//! Starting the process of a slot: its folder, its log, its record, its environment.
+//! Starting the process of a slot, with its folder, log, record and environment.
 
 use std::{collections::BTreeMap, env, ffi::OsString, io, path::Path, time::Duration};
 
@@ -15,13 +15,13 @@ use super::{
     state::{Record, StateDir},
 };
 
-/// What goes for all processes of this adapter.
+/// The settings for all processes of this adapter.
 pub(crate) struct Launcher {
     pub(crate) feed: String,
     pub(crate) orphan_grace: Duration,
 }
 
-/// A slot that is to be started.
+/// A slot to start.
 pub(crate) struct SlotLaunch<'a> {
     pub(crate) id: ProcessId,
     pub(crate) name: &'a str,
@@ -30,10 +30,10 @@ pub(crate) struct SlotLaunch<'a> {
 }
 
 impl Launcher {
-    /// Starts the process. It is on record before it exists.
+    /// Starts the process. Its record is written before it exists.
     ///
     /// # Errors
-    /// No folder, no log, no record, or no process; nothing is left of the attempt.
+    /// The folder, log, record or process couldn't be created. Then nothing is left of the attempt.
     pub(crate) fn start(
         &self,
         state: &StateDir,
@@ -69,13 +69,13 @@ impl Launcher {
         record.pid = Some(handle.pid);
         record.start = Some(handle.start);
         if let Err(error) = state.write(&record) {
-            // Still found after a crash: by the intent and the marker.
+            // After a crash the process is still found, by the intent and the marker.
             tracing::warn!(slot = %order.id, %error, "can't complete a record");
         }
         Ok((record, handle, watch))
     }
 
-    /// The daemon's own environment without its `TRAINMASTER_*`, then the job's, then the slot's.
+    /// The environment: the daemon's own without its `TRAINMASTER_*`, then the job's, then the slot's.
     fn environment(
         &self,
         state: &StateDir,
@@ -107,7 +107,7 @@ impl Launcher {
         set("TRAINMASTER_SERVER", placement.server.clone());
         set("TRAINMASTER_ORPHAN_GRACE_MS", self.orphan_grace.as_millis().to_string());
         set("TRAINMASTER_DEVICES", devices(0));
-        // Virtual servers share one machine: its devices are numbered through.
+        // Virtual servers share one machine, whose devices are numbered consecutively.
         set("CUDA_VISIBLE_DEVICES", devices(first));
         set(MARKER, state.id().to_owned());
         if !run.token.0.is_empty() {
@@ -121,7 +121,7 @@ impl Launcher {
         }
         if run.environment.contains_key("TRAINMASTER_CHUNKS") {
             set("TRAINMASTER_UPLOAD_MS", upload.as_millis().to_string());
-            // Each virtual server has a disk of its own, which the job's slots there share.
+            // Each virtual server has its own disk, which the job's slots there share.
             environment.insert("TRAINMASTER_DATA_DIR".into(), folder.join("data").join(&placement.server).into());
         }
         environment.insert("TRAINMASTER_DEVICE_DIR".into(), state.devices().join(&placement.server).into());

@@ -1,4 +1,4 @@
-//! What the processes print: a file per process, the last incarnations kept.
+//! Output of processes: one file per process, for the last incarnations.
 
 use std::{
     collections::BTreeMap,
@@ -13,12 +13,13 @@ use trainmaster_manager::role;
 
 use super::slot::ProcessId;
 
-/// How much of the end of a log is looked at for its last line, in bytes.
+/// Maximum number of bytes at the end of a log that are searched for its last line.
 const TAIL: u64 = 4096;
-/// The longest line that is passed on, in characters.
+/// Maximum number of reported characters of a line.
 const LINE: usize = 200;
 
-/// Opens the log of a process to append to: a restarted slot goes on in the same file. Also returns its length so far.
+/// Opens the log of a process for appending. A restarted slot uses the same file. Also returns the log's current
+/// length.
 pub(crate) fn open(folder: &Path, id: ProcessId) -> io::Result<(PathBuf, File, u64)> {
     fs::create_dir_all(folder)?;
     let path = folder.join(format!("{}-{}-{}.log", id.incarnation, role::name(id.slot.role), id.slot.index));
@@ -27,9 +28,9 @@ pub(crate) fn open(folder: &Path, id: ProcessId) -> io::Result<(PathBuf, File, u
     Ok((path, file, length))
 }
 
-/// Opens a file in a place where jobs can write: it may be no file at all, and nobody waits for it.
+/// Opens a file at a path that jobs can write. Fails unless it is a regular file, and never blocks.
 pub(crate) fn open_theirs(path: &Path) -> io::Result<File> {
-    // A link on the way could lead to a device, which the mere opening may set off.
+    // A symbolic link could lead to a device, and opening a device can have effects.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?);
     if !file.metadata()?.is_file() {
@@ -38,7 +39,7 @@ pub(crate) fn open_theirs(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The last line that was printed after `start`, cut to a reasonable length and without control characters.
+/// The last line that was printed after `start`, shortened and without control characters.
 pub(crate) fn last_line(path: &Path, start: u64) -> Option<String> {
     let mut file = open_theirs(path).ok()?;
     let end = file.metadata().ok()?.len();
@@ -50,8 +51,8 @@ pub(crate) fn last_line(path: &Path, start: u64) -> Option<String> {
     Some(line.chars().filter(|c| !c.is_control()).take(LINE).collect())
 }
 
-/// Removes the logs of all but the last few incarnations in a job's folder. "Last" is by when they were written: under
-/// a daemon whose store is lost, a job of the same number and name counts its incarnations anew.
+/// Removes the logs of all but the last few incarnations in a job's folder. The order is by time of writing: after the
+/// daemon's store was lost, a job of the same number and name counts its incarnations from the start again.
 pub(crate) fn prune(folder: &Path, kept: usize) {
     let mut incarnations: BTreeMap<String, (SystemTime, Vec<PathBuf>)> = BTreeMap::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! What processes really use: CPU and memory from `/proc`, emulated devices from what programs book on them.
+//! Actual resource use of processes: CPU and memory from `/proc`, emulated devices from the programs' bookings.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,35 +25,35 @@ use super::{
 
 const WHOLE: u64 = 1000;
 
-/// A program that has booked nothing for so many intervals isn't one that books: it is taken to use all it was given.
+/// A program without bookings for this number of intervals is assumed to use all that it was given of its devices.
 const SILENT: u32 = 10;
 
-/// Files of a device that are looked at, and bytes of one.
+/// Maximum number of files read for a device, and maximum size of one in bytes.
 const MOST_BOOKED: usize = 4096;
 const LONGEST_BOOKED: u64 = 64;
 
-/// The file of a device that says until when it is taken.
+/// The name of a device's file with the time until which it is booked.
 const UNTIL: &str = "until";
 
 /// A slot's process.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// Of its process group.
+    /// The process group.
     pub(crate) group: i32,
     pub(crate) placement: Placement,
-    /// Has nothing to do for now: its devices are another job's.
+    /// Whether the slot is idle: its devices are given to another job.
     pub(crate) rests: bool,
 }
 
-/// The slots that have a process.
+/// The slots with a process.
 pub(crate) type Slots = BTreeMap<ProcessId, Measured>;
 
-/// Counters as they stood at one moment.
+/// Counters at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
-    /// Of the machine's monotonic clock.
+    /// Time of the machine's monotonic clock.
     at: Duration,
-    /// CPU time so far and memory in bytes, of slots and of what else runs on a virtual server.
+    /// CPU time so far and memory in bytes: of slots, and of foreign use on each virtual server.
     used: BTreeMap<Place, (Duration, u64)>,
     /// By server and device.
     booked: BTreeMap<(String, u32), Booked>,
@@ -64,16 +64,16 @@ pub(crate) struct Reading {
 #[derive(Clone, Debug, Default)]
 struct Booked {
     until: Duration,
-    /// Time booked so far, by the name under which it was.
+    /// Time booked so far, by the booking process's name.
     tallies: BTreeMap<String, Duration>,
 }
 
 impl Booked {
     fn read(folder: &Path) -> Self {
         let mut booked = Self::default();
-        // Programs write there what they want.
+        // Programs can write anything there.
         for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(MOST_BOOKED) {
-            // What is just being written is read the next time.
+            // A file that is being written is read the next time.
             let number = logs::open_theirs(&entry.path()).ok().and_then(|file| {
                 let mut text = String::new();
                 file.take(LONGEST_BOOKED).read_to_string(&mut text).ok()?;
@@ -91,14 +91,15 @@ impl Booked {
         booked
     }
 
-    /// What of the time booked is still to come: there are no gaps in it.
+    /// The booked time after `at`. Bookings have no gaps.
     fn outstanding(&self, at: Duration) -> Duration {
         self.until.saturating_sub(at)
     }
 }
 
 impl Reading {
-    /// Reads all counters of a state folder's processes and of the devices in `devices`. O(processes of the machine).
+    /// Reads all counters of a state folder's processes, and of the devices in `devices`. Cost: O(processes of the
+    /// machine).
     pub(crate) fn take(state_id: &str, cluster: &Cluster, devices: &Path, slots: Slots) -> Self {
         let groups: BTreeMap<i32, Place> = slots
             .iter()
@@ -123,7 +124,7 @@ impl Reading {
         Self { at: monotonic(), used, booked, slots }
     }
 
-    /// Whether a slot books its devices, if it has any.
+    /// Whether a slot books all of its devices, if it has any.
     fn says(&self, id: ProcessId) -> bool {
         let Some(Measured { placement, .. }) = self.slots.get(&id) else { return false };
         placement.devices.iter().all(|share| {
@@ -133,19 +134,19 @@ impl Reading {
     }
 }
 
-/// The clock that programs book devices by.
+/// The clock of device bookings.
 fn monotonic() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
-/// Where a slot's programs note down what they book.
+/// The name of the file in which a slot's programs record their bookings.
 fn tally(id: ProcessId) -> String {
     let ProcessId { job, incarnation, slot } = id;
     format!("{job}-{incarnation}-{}-{}", role::name(slot.role), slot.index)
 }
 
-/// The slot that notes down under this name; others choose names of their own.
+/// The slot with this file name. Foreign users have other names.
 fn slot_of(tally: &str) -> Option<ProcessId> {
     let mut words = tally.split('-');
     let (job, incarnation, role, index) = (words.next()?, words.next()?, words.next()?, words.next()?);
@@ -153,7 +154,7 @@ fn slot_of(tally: &str) -> Option<ProcessId> {
     Some(ProcessId { job: job.parse().ok()?, incarnation: incarnation.parse().ok()?, slot })
 }
 
-/// Removes what a slot noted down on its devices.
+/// Removes a slot's bookings from its devices.
 pub(crate) fn forget(devices: &Path, id: ProcessId, placement: &Placement) {
     for share in &placement.devices {
         let folder = devices.join(&placement.server).join(share.device.to_string());
@@ -168,9 +169,9 @@ pub(crate) fn forget(devices: &Path, id: ProcessId, placement: &Placement) {
 pub(crate) struct Meter {
     cluster: Arc<Cluster>,
     last: Option<Reading>,
-    /// For how many intervals each slot has been there.
+    /// The number of intervals for which each slot has existed.
     ages: BTreeMap<ProcessId, u32>,
-    /// What the daemon knows: it is told what changed.
+    /// The state that the daemon knows. Only changes are sent.
     told: BTreeMap<String, v1::ServerUse>,
 }
 
@@ -179,14 +180,13 @@ impl Meter {
         Self { cluster, last: None, ages: BTreeMap::new(), told: BTreeMap::new() }
     }
 
-    /// A daemon that knows nothing.
+    /// Called when the daemon knows nothing.
     pub(crate) fn forget_told(&mut self) {
         self.told.clear();
     }
 
-    /// What was used since the last reading, where it isn't as much as before. A slot counts once it was there for a
-    /// whole interval and what it does with its devices is known: until then the scheduler knows better than we what to
-    /// expect of it.
+    /// Returns the use since the last reading, where it changed. A slot counts after it has existed for a whole
+    /// interval and its use of its devices is known. Until then the scheduler has a better estimate.
     pub(crate) fn compare(&mut self, reading: Reading) -> Vec<v1::ServerUse> {
         let Some(last) = self.last.replace(reading) else { return Vec::new() };
         let Some(now) = &self.last else { return Vec::new() };
@@ -206,11 +206,11 @@ impl Meter {
     }
 }
 
-/// What was used on a server between two readings.
+/// The use of a server between two readings.
 fn between(last: &Reading, now: &Reading, known: &BTreeSet<ProcessId>, server: &str, devices: u32) -> v1::ServerUse {
     let span = now.at - last.at;
     let mut total = Used::default();
-    // Two incarnations of a slot overlap for a moment.
+    // Two incarnations of a slot overlap briefly.
     let mut slots: BTreeMap<(u64, SlotId), Used> = BTreeMap::new();
     let counts = |slot: Option<ProcessId>| slot.is_none_or(|id| known.contains(&id));
     for (place, (cpu, memory)) in now.used.iter().filter(|(place, _)| place.server == server && counts(place.slot)) {
@@ -253,7 +253,7 @@ fn between(last: &Reading, now: &Reading, known: &BTreeSet<ProcessId>, server: &
     }
 }
 
-/// How long a device was busy for each that booked it, in thousandths of the time between two readings.
+/// A device's busy time for each booking process, in thousandths of the time between two readings.
 fn parts<'a>(last: &Booked, now: &'a Booked, from: Duration, to: Duration) -> BTreeMap<&'a str, u64> {
     let new = |name: &str, time: Duration| time.saturating_sub(last.tallies.get(name).copied().unwrap_or_default());
     let mut weights: BTreeMap<&str, Duration> =
@@ -261,7 +261,8 @@ fn parts<'a>(last: &Booked, now: &'a Booked, from: Duration, to: Duration) -> BT
     let booked: Duration = weights.values().sum();
     let busy = (booked + last.outstanding(from)).saturating_sub(now.outstanding(to)).min(to - from);
     if booked.is_zero() {
-        // It is busy with what was booked before: whose that is, is as good as known.
+        // The device is busy with earlier bookings. They are divided by the processes' totals, which is accurate
+        // enough.
         weights = now.tallies.iter().map(|(name, time)| (name.as_str(), *time)).collect();
     }
     let whole: Duration = weights.values().sum();
@@ -375,7 +376,7 @@ mod tests {
         let slots = [(worker(1, 0), slot(0, 1000)), (worker(2, 0), slot(0, 1000))];
         let late = (worker(4, 2), slot(0, 1000));
         let mut first = reading(10 * SECOND, &slots);
-        // Of which 100 ms are still to come.
+        // 100 ms of it are still to come.
         first.booked = booked(10_100 * MS, &[("1-1-worker-0", 4_000)]);
         meter.compare(first);
         let mut second = reading(11 * SECOND, &[&slots[..], &[late]].concat());
@@ -383,11 +384,11 @@ mod tests {
         second.booked = booked(11_200 * MS, &tallies);
         let uses = meter.compare(second.clone());
         let used = use_of(&uses, "a");
-        // 1000 ms were booked, 100 carried over and 200 are still to come.
+        // 1000 ms were booked, 100 were carried over, and 200 are still to come.
         assert_eq!(shares(&used.devices), [(0, 720)], "without the one that has just come");
         let slots: Vec<_> = used.slots.iter().map(|slot| (slot.job, shares(&slot.devices))).collect();
         assert_eq!(slots, [(1, vec![(0, 270)]), (2, vec![(0, 270)])]);
-        // Nothing new was booked: the rest of it is as good as everybody's.
+        // Nothing new was booked. The rest is divided among all.
         second.at += SECOND;
         let uses = meter.compare(second.clone());
         let busy: u32 = use_of(&uses, "a").devices.iter().map(|share| share.milli).sum();
@@ -408,7 +409,7 @@ mod tests {
         }
         let used = use_of(&told, "a");
         assert_eq!((shares(&used.devices), shares(&used.slots[0].devices)), (vec![(1, 400)], vec![(1, 400)]));
-        // What lies idle by plan uses nothing.
+        // A slot that is idle by plan uses nothing.
         silent.slots.values_mut().for_each(|slot| slot.rests = true);
         assert_eq!(shares(&use_of(&meter.compare(silent), "a").devices), []);
     }
@@ -431,7 +432,8 @@ mod tests {
             }
             command.spawn().unwrap()
         };
-        // A child burns; a program that took its name off still belongs to its group; a stranger burns for the server.
+        // A child burns CPU. A program without the marker still belongs to its group. A foreign process burns CPU on
+        // the server.
         let burn = "while :; do :; done";
         let mut children = [
             start(1, &format!("sh -c '{burn}' & wait")),

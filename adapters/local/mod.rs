@@ -1,9 +1,10 @@
-//! This machine, cut into virtual servers, as a manager: starts, watches and ends the processes of every job's slots.
+//! This machine as a manager, divided into virtual servers. The adapter starts, watches and ends the processes of all
+//! jobs' slots.
 //!
-//! [`run`] attaches to a daemon over `manager.proto`. Plans go through a state machine without I/O (`fleet`), which
-//! says what to start and whom to signal; the rest of this folder does so (`agent`, `process`), remembers it (`state`),
-//! finds it again after a crash (`adopt`), and measures it (`measure`). See the folder's README for what a training
-//! program is given and what remains after which kind of end.
+//! [`run`] attaches to a daemon over `manager.proto`. A state machine without I/O (`fleet`) turns plans into processes
+//! to start and to signal. The rest of this folder carries that out (`agent`, `process`), records it (`state`),
+//! recovers it after a crash (`adopt`), and measures it (`measure`). The folder's README describes the environment of
+//! training programs, and what remains after each kind of end.
 
 mod adopt;
 mod agent;
@@ -34,36 +35,36 @@ pub use self::{
     user::RunAs,
 };
 
-/// A process that ends with one of these codes asks for all roles of its job to be started again from the last
-/// checkpoint, as if a parameter server had been lost. 41 and 42 are `trainmaster-trainer`'s, for a lost server and a
-/// lost chief; 75 (`EX_TEMPFAIL`) is for programs that have no codes of their own.
+/// Exit codes by which a process requests a restart of all roles of its job from the last checkpoint, as after the loss
+/// of a parameter server. 41 and 42 are `trainmaster-trainer`'s, for a lost server and a lost chief; 75 (`EX_TEMPFAIL`)
+/// is for programs without their own codes.
 pub const RESTART_ALL_EXITS: [i32; 3] = [41, 42, 75];
 
-/// A process that ends with this code says that starting again won't help, as `trainmaster-trainer` does when the loss
-/// is no longer a number: the job has failed.
+/// Exit code by which a process states that a restart won't help. Then the job has failed. `trainmaster-trainer` uses
+/// it when the loss is no longer a number.
 pub const HOPELESS_EXIT: i32 = 44;
 
-/// How the adapter is run.
+/// The adapter's settings.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The feed's address that training programs are given.
+    /// The feed's address for training programs.
     pub feed: String,
-    /// Where the adapter keeps its records, and jobs their files and logs. One adapter per folder.
+    /// The folder for the adapter's records and for jobs' files and logs. One adapter per folder.
     pub state_dir: PathBuf,
-    /// What becomes of the processes when the adapter ends.
+    /// What happens to the processes when the adapter ends.
     pub on_shutdown: OnShutdown,
-    /// How long a training program goes on without its feed before it ends by itself.
+    /// How long a training program continues without its feed before it ends by itself.
     pub orphan_grace: Duration,
     /// The program of a job without a command; by default `trainmaster-trainer` beside this executable or in `PATH`.
     pub trainer_path: Option<PathBuf>,
-    /// How failures are answered.
+    /// The reaction to failures.
     pub restart: RestartPolicy,
-    /// After a job's last process ended by itself with success, how long a plan that explains it otherwise may take to
-    /// arrive before the job is reported complete.
+    /// Time after a successful exit of a job's last process before the job is reported complete. A plan that explains
+    /// the exit otherwise can arrive in that time.
     pub settle: Duration,
-    /// After the first plan, how long processes of an earlier run may stay that no plan has named.
+    /// Time after the first plan before processes of an earlier run are stopped, unless a plan has named them.
     pub claim: Duration,
-    /// What is kept of jobs that ended.
+    /// Retention of the files of ended jobs.
     pub retention: Retention,
 }
 
@@ -84,26 +85,26 @@ impl Options {
     }
 }
 
-/// What becomes of the processes when the adapter ends.
+/// What happens to the processes when the adapter ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnShutdown {
-    /// They run on; the next adapter of the state folder adopts them.
+    /// They continue. The next adapter of the state folder adopts them.
     #[default]
     Keep,
-    /// SIGTERM, the grace, SIGKILL; the adapter ends when all are gone.
+    /// SIGTERM, the grace, SIGKILL. The adapter ends when all processes are gone.
     End,
 }
 
-/// How failures of a job's processes are answered.
+/// The reaction to failures of a job's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestartPolicy {
-    /// The wait after a slot's first failure; it doubles with each further one.
+    /// The wait after a slot's first failure. It doubles with each further one.
     pub first_delay: Duration,
-    /// The longest wait.
+    /// Maximum wait.
     pub longest_delay: Duration,
-    /// A process that ran this long made progress, as far as the adapter can see: its slot's failures are forgotten.
+    /// A process that ran for this time is assumed to have made progress. Its slot's failures are forgotten.
     pub steady: Duration,
-    /// So many failures of one slot without progress end the job as failed.
+    /// The number of failures of one slot without progress after which the job has failed.
     pub failures: u32,
 }
 
@@ -118,14 +119,14 @@ impl Default for RestartPolicy {
     }
 }
 
-/// What is kept of jobs that ended.
+/// Retention of the files of ended jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Folders (with checkpoints) and logs of so many jobs that ended last.
+    /// Number of ended jobs whose folders (with checkpoints) and logs are kept. The last ones are kept.
     pub jobs: usize,
-    /// For at most this long.
+    /// Maximum age of the kept files.
     pub age: Duration,
-    /// Logs of so many incarnations of a job.
+    /// Number of incarnations of a job whose logs are kept.
     pub incarnations: usize,
 }
 
@@ -135,7 +136,8 @@ impl Default for Retention {
     }
 }
 
-/// The adapter can't run. What goes wrong with a job or with the daemon is reported and survived instead.
+/// An error that keeps the adapter from running. Errors of a job or of the daemon are reported instead, and the adapter
+/// continues.
 #[derive(Debug, Error)]
 pub enum LocalError {
     /// Another adapter uses the folder.
@@ -152,10 +154,10 @@ pub enum LocalError {
     State {
         /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
-    /// Jobs can't run as the user that the cluster file names.
+    /// Jobs can't run as the cluster file's user.
     #[error("cluster file: {0}")]
     User(String),
 }

@@ -1,4 +1,4 @@
-//! Processes: started in a group of their own, signalled as a group, watched by a process descriptor.
+//! Processes. Each starts in its own group, gets signals as a group, and is watched through a process descriptor.
 
 use std::{
     ffi::OsString,
@@ -22,7 +22,7 @@ use super::{
     user::User,
 };
 
-/// How to reach a process that runs.
+/// Identifies a running process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) pid: i32,
@@ -30,11 +30,11 @@ pub(crate) struct Handle {
     pub(crate) start: u64,
 }
 
-/// Starts a program in a process group of its own, as this process's user or another one; then also in a session of its
-/// own, away from a terminal that is the daemon's.
+/// Starts a program in its own process group, as this process's user or as another one. For another user, the program
+/// also gets its own session, detached from the daemon's terminal.
 ///
 /// # Errors
-/// What the operating system says: too many processes, a script without its interpreter, …
+/// The operating system's error, such as too many processes or a script without its interpreter.
 pub(crate) fn start(
     command: &fleet::plan::Command,
     environment: Vec<(OsString, OsString)>,
@@ -50,8 +50,8 @@ pub(crate) fn start(
             program
         }
         Some(user) => {
-            // It makes the session, which is a new group too, and becomes the program. Root's other groups are dropped
-            // with the user.
+            // `setsid` creates the session, which is also a new group, and then executes the program. Changing the user
+            // drops root's supplementary groups.
             let mut program = Command::new("setsid");
             program.arg("--").arg(&command.program).uid(user.uid).gid(user.gid);
             program
@@ -67,13 +67,13 @@ pub(crate) fn start(
         .stderr(errors)
         .spawn()?;
     let pid = Pid::from_child(&child);
-    // Nobody has waited for the child, so its pid can't have gone to another process.
+    // The child isn't reaped yet, so its pid can't belong to another process.
     let watched = scan::stat(pid.as_raw_pid()).ok_or_else(|| io::Error::other("the process isn't in /proc"));
     let watched = watched.and_then(|stat| Ok((stat.start, Descriptor::open(pid)?)));
     match watched {
         Ok((start, descriptor)) => Ok((Handle { pid: pid.as_raw_pid(), start }, Watch::Own { child, descriptor })),
         Err(error) => {
-            // What can't be watched must not be left running.
+            // A process that can't be watched must not continue.
             let _ = kill_process_group(pid, OsSignal::KILL);
             let _ = child.kill();
             let _ = child.wait();
@@ -85,31 +85,31 @@ pub(crate) fn start(
 /// Watches a process that an earlier run of the adapter started.
 ///
 /// # Errors
-/// It is no longer there.
+/// The process is gone.
 pub(crate) fn adopt(handle: Handle, id: ProcessId, state_id: &str) -> io::Result<Watch> {
     let gone = || io::Error::other("the process is gone");
     let pid = Pid::from_raw(handle.pid).ok_or_else(gone)?;
     let descriptor = Descriptor::open(pid)?;
-    // Only now is it certain that the descriptor is of the process that was recorded.
+    // Only this check proves that the descriptor belongs to the recorded process.
     if !scan::is_alive(handle.pid, handle.start) {
         return Err(gone());
     }
     Ok(Watch::Adopted { handle, id, state_id: state_id.to_owned(), descriptor })
 }
 
-/// Signals a process and its whole group. A process that is gone is no error.
+/// Signals a process and its whole group. A missing process is no error.
 pub(crate) fn signal(handle: Handle, signal: Signal) {
     let signal = match signal {
         Signal::Term => OsSignal::TERM,
         Signal::Kill => OsSignal::KILL,
     };
-    // An adopted process is reaped by somebody else, after which its number may be anyone's.
+    // An adopted process is reaped by its new parent. Then its pid may belong to another process.
     if scan::stat(handle.pid).is_none_or(|stat| stat.start != handle.start) {
         return;
     }
     let Some(pid) = Pid::from_raw(handle.pid) else { return };
     let signalled = match kill_process_group(pid, signal) {
-        // It has only just started and leads no group yet.
+        // It was just started and leads no group yet.
         Err(rustix::io::Errno::SRCH) => kill_process(pid, signal),
         signalled => signalled,
     };
@@ -120,7 +120,7 @@ pub(crate) fn signal(handle: Handle, signal: Signal) {
     }
 }
 
-/// Ends what is left of a state folder's processes, but for those that `spare` names.
+/// Ends the remaining processes of a state folder, except those for which `spare` is true.
 pub(crate) fn end_marked(state_id: &str, spare: impl Fn(&scan::Marked) -> bool) {
     for process in scan::marked(state_id).into_iter().filter(|process| !spare(process)) {
         if let Some(pid) = Pid::from_raw(process.pid)
@@ -132,7 +132,7 @@ pub(crate) fn end_marked(state_id: &str, spare: impl Fn(&scan::Marked) -> bool) 
     }
 }
 
-/// A process descriptor: readable once the process has ended.
+/// A process descriptor. It is readable after the process has ended.
 pub(crate) struct Descriptor(AsyncFd<OwnedFd>);
 
 impl Descriptor {
@@ -149,35 +149,35 @@ impl Descriptor {
     }
 }
 
-/// Waits for one process. Dropping it leaves the process running.
+/// Watches one process until it ends. Dropping it leaves the process running.
 pub(crate) enum Watch {
     /// A child of this process.
     Own {
-        /// Not yet waited for.
+        /// The child, not reaped yet.
         child: Child,
-        /// Of the child.
+        /// The child's descriptor.
         descriptor: Descriptor,
     },
-    /// Left by an earlier run of the adapter.
+    /// A process of an earlier run of the adapter.
     Adopted {
-        /// Which one.
+        /// The process.
         handle: Handle,
         /// Its slot.
         id: ProcessId,
-        /// The state folder's id, for finding what belongs to it.
+        /// The state folder's id, to find the folder's processes.
         state_id: String,
-        /// Of the process.
+        /// The process's descriptor.
         descriptor: Descriptor,
     },
 }
 
 impl Watch {
-    /// Waits until the process has ended, and ends what it left in its group: a slot is gone as a whole.
+    /// Waits until the process has ended, and ends the rest of its group, so that the whole slot is gone.
     pub(crate) async fn ended(self) -> Exit {
         match self {
             Self::Own { mut child, descriptor } => {
                 let _ = descriptor.ended().await;
-                // The child is not yet waited for: the number of its group is still its own.
+                // The child isn't reaped yet, so the group's number is still its own.
                 let pid = Pid::from_child(&child);
                 let _ = kill_process_group(pid, OsSignal::KILL);
                 let exit = child.wait().map_or(Exit::Unknown, to_exit);
@@ -186,7 +186,7 @@ impl Watch {
             }
             Self::Adopted { handle, id, state_id, descriptor } => {
                 let _ = descriptor.ended().await;
-                // Its number may be another's by now, so its children are found by their environment.
+                // Its pid may belong to another process by now, so its children are found by their environment.
                 let of_others = |process: &scan::Marked| process.id != id || process.pid == handle.pid;
                 end_marked(&state_id, of_others);
                 Exit::Unknown
@@ -195,7 +195,7 @@ impl Watch {
     }
 }
 
-/// SIGKILL takes a moment; the next incarnation may want the ports and devices that the last one held.
+/// Waits until a group is gone. SIGKILL takes a moment, and the next incarnation may need the same ports and devices.
 async fn group_is_empty(group: Pid) {
     for _ in 0..100 {
         if test_kill_process_group(group).is_err() {

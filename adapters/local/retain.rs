@@ -1,4 +1,4 @@
-//! What remains of jobs that ended: the folders of the last few, for a while.
+//! Retention of the folders of ended jobs: the last few, for a limited time.
 
 use std::{
     collections::BTreeSet,
@@ -11,10 +11,10 @@ use std::{
 
 use super::{Retention, logs};
 
-/// Entries of a folder that are looked at for its age.
+/// Maximum number of a folder's entries that are examined for its age.
 const LOOKED_AT: usize = 1000;
 
-/// Removes what is older or more than `retention` allows, sparing the named folders.
+/// Removes folders beyond the limits of `retention`, except those of active jobs.
 pub(crate) fn sweep(
     jobs: &Path,
     logs: &Path,
@@ -43,11 +43,11 @@ fn sweep_folder(folder: &Path, active: &BTreeSet<PathBuf>, retention: &Retention
     }
 }
 
-/// Removes a folder and all in it, if it is there. A job may have nested folders deeper than this process has
-/// descriptors or stack for, so another process does it; neither follows links.
+/// Removes a folder and its contents, if it exists. A job may have nested folders deeper than this process's
+/// descriptors or stack allow, so another process does it. Neither follows symbolic links.
 ///
 /// # Errors
-/// Something is left of it.
+/// A part of it is left.
 pub(crate) fn remove(folder: &Path) -> io::Result<()> {
     let mut rm = Command::new("rm");
     rm.args(["-rf", "--one-file-system", "--"]).arg(folder);
@@ -55,13 +55,13 @@ pub(crate) fn remove(folder: &Path) -> io::Result<()> {
     if said.success() { Ok(()) } else { Err(io::Error::other(format!("rm -rf: {said}"))) }
 }
 
-/// Since the newest of the folder and what is right in it was written.
+/// Time since the last write of the folder or of an entry directly in it.
 fn age(folder: &Path) -> Duration {
     let inside = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).take(LOOKED_AT);
     let written = inside.chain([folder.to_owned()]).filter_map(|path| {
-        // A link to what is always new isn't new.
+        // A symbolic link to a file that is always new isn't new itself.
         let data = path.symlink_metadata().ok()?;
-        // Whoever owns it can say that it will be written next year, but not when it was changed.
+        // The owner can set the modification time to the future, but not the change time.
         let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(data.ctime().try_into().ok()?);
         data.modified().ok().map(|written| written.min(changed))
     });
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_job_cannot_make_its_folder_stay() {
         let root = tempfile::tempdir().unwrap();
-        // Deeper than the descriptors or the stack of a process that holds one a level.
+        // Too deep for a process that uses a descriptor or a stack frame per level.
         let deep = root.path().join("1-deep");
         fs::create_dir(&deep).unwrap();
         let (folder, everything) = (OFlags::DIRECTORY | OFlags::RDONLY, Mode::RWXU);

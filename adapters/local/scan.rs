@@ -1,4 +1,4 @@
-//! Reading `/proc`: is this still the process that was started, and which processes are this state folder's?
+//! Reading `/proc`: whether a pid is still the same process, and which processes belong to the state folder.
 
 use std::{
     fs::{self, File},
@@ -13,34 +13,34 @@ use trainmaster_manager::{SlotId, role};
 
 use super::slot::ProcessId;
 
-/// Bytes of an environment that are looked at: Linux starts programs with a few hundred thousand more, but ours have
-/// far fewer.
+/// Maximum number of bytes read from an environment. Linux allows a few hundred thousand more, but the adapter's
+/// processes have far fewer.
 const LONGEST_ENVIRON: u64 = 1 << 20;
 
-/// In the environment of every process that this adapter starts: the id of its state folder.
+/// The variable with the state folder's id, in the environment of every process that this adapter starts.
 pub(crate) const MARKER: &str = "TRAINMASTER_STATE";
 
-/// What `/proc/<pid>/stat` says of a process.
+/// The used fields of `/proc/<pid>/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) zombie: bool,
     pub(crate) group: i32,
-    /// In clock ticks since the machine was started: with the pid, it names one process.
+    /// Start time in clock ticks since boot. Together, pid and start time identify a process.
     pub(crate) start: u64,
-    /// Its time on CPUs so far, with that of children it has waited for.
+    /// CPU time so far, including children that were waited for.
     pub(crate) cpu: Duration,
-    /// Resident, in bytes.
+    /// Resident memory in bytes.
     pub(crate) memory: u64,
 }
 
-/// Where a process belongs by its environment: to a virtual server, and there to a slot or to nobody's job.
+/// A process's place by its environment: a virtual server, and there a slot or foreign use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) server: String,
     pub(crate) slot: Option<ProcessId>,
 }
 
-/// A living process that carries the marker.
+/// A living process with the marker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marked {
     pub(crate) pid: i32,
@@ -48,31 +48,31 @@ pub(crate) struct Marked {
     pub(crate) id: ProcessId,
 }
 
-/// The state of a process, if there is one of that pid.
+/// The state of a process, if the pid exists.
 pub(crate) fn stat(pid: i32) -> Option<Stat> {
     let text = fs::read(PathBuf::from(format!("/proc/{pid}/stat"))).ok()?;
-    // Its name is the process's to choose, of any bytes.
+    // A process can choose its name freely, of any bytes.
     parse_stat(&String::from_utf8_lossy(&text))
 }
 
-/// Whether that very process still runs.
+/// Whether that same process still runs.
 pub(crate) fn is_alive(pid: i32, start: u64) -> bool {
     stat(pid).is_some_and(|stat| stat.start == start && !stat.zombie)
 }
 
-/// The beginning of a process's environment: others' can be as large as they like.
+/// The beginning of a process's environment. Other processes' environments can be of any size.
 fn environ(pid: i32) -> io::Result<Vec<u8>> {
     let mut environ = Vec::new();
     File::open(format!("/proc/{pid}/environ"))?.take(LONGEST_ENVIRON).read_to_end(&mut environ)?;
     Ok(environ)
 }
 
-/// Every living process of a state folder, the descendants of its slots included.
+/// Returns all living processes of a state folder, including the descendants of its slots.
 pub(crate) fn marked(state_id: &str) -> Vec<Marked> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| {
-        // Other people's processes can't be read, and none of ours is among them.
+        // The environments of other users' processes can't be read, and none of the adapter's processes is among them.
         let environ = environ(pid).ok()?;
         let id = parse_environ(&environ, state_id)?;
         let stat = stat(pid).filter(|stat| !stat.zombie)?;
@@ -81,7 +81,7 @@ pub(crate) fn marked(state_id: &str) -> Vec<Marked> {
     .collect()
 }
 
-/// Every process of the machine, ended ones that nobody has waited for included, with its place if it has one.
+/// Returns all processes of the machine, including zombies, each with its place if it has one.
 pub(crate) fn processes(state_id: &str) -> impl Iterator<Item = (Stat, Option<Place>)> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -91,11 +91,11 @@ pub(crate) fn processes(state_id: &str) -> impl Iterator<Item = (Stat, Option<Pl
     })
 }
 
-/// The program's name stands in parentheses and may itself contain blanks and parentheses.
+/// Parses the text of `stat`. The program's name is in parentheses and can itself contain blanks and parentheses.
 fn parse_stat(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-    // In user and system mode, its own and its children's.
+    // User and system time of the process and of its children.
     let ticks: u64 = (11..15).map(number).sum::<Option<u64>>()?;
     Some(Stat {
         zombie: matches!(*fields.first()?, "Z" | "X"),

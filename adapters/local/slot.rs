@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use trainmaster_manager::SlotId;
 
-/// The one process that a slot of an incarnation can have at a time.
+/// The process of a slot of an incarnation. At most one exists at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pub(crate) job: u64,

@@ -1,4 +1,4 @@
-//! The state folder: who owns it, which processes were started from it, and where jobs keep their files.
+//! The state folder: its lock, the records of started processes, and the folders of jobs.
 
 use std::{
     ffi::OsStr,
@@ -13,19 +13,19 @@ use trainmaster_manager::{Placement, role};
 
 use super::{LocalError, RunAs, retain, slot::ProcessId, user::User};
 
-/// An open state folder. Its lock lasts as long as this value, and dies with the process.
+/// An open state folder. Its lock is held until this value is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct StateDir {
     root: PathBuf,
     id: String,
     boot: String,
-    /// Where jobs work, and whose their folders are, if not this process's user's.
+    /// The folder of the jobs' files, and the files' owner, if it isn't this process's user.
     work: PathBuf,
     user: Option<User>,
     _lock: File,
 }
 
-/// What is known of a started process; without a pid, that it was about to be started.
+/// The record of a process. Without a pid, the process was about to be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     #[serde(flatten)]
@@ -41,12 +41,12 @@ pub(crate) struct Record {
     pub(crate) pid: Option<i32>,
     /// Clock ticks since boot.
     pub(crate) start: Option<u64>,
-    /// Pids and ticks mean something only within this boot of the machine.
+    /// Pids and ticks are valid only within one boot of the machine.
     pub(crate) boot: String,
 }
 
 impl StateDir {
-    /// Opens the folder, making it if need be, and locks it.
+    /// Opens the folder, creates it if necessary, and locks it.
     pub(crate) fn open(root: &Path, run_as: Option<&RunAs>) -> Result<Self, LocalError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -56,7 +56,7 @@ impl StateDir {
         let make = |folder: PathBuf| fs::create_dir_all(&folder).map_err(failed(&folder));
         make(root.join("slots"))?;
         make(root.join("logs"))?;
-        // Programs run in their own folders, so every path they are given is absolute.
+        // Programs run in their own folders, so all of their paths have to be absolute.
         let root = root.canonicalize().map_err(failed(root))?;
         let path = root.join("lock");
         let mut lock =
@@ -71,7 +71,7 @@ impl StateDir {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
         let work = run_as.map_or_else(|| root.clone(), |run_as| run_as.folder.clone());
         if user.is_some() && !work.exists() {
-            // Jobs pass through, and see nobody else's.
+            // Jobs can pass through this folder, but can't list other jobs' folders.
             DirBuilder::new().recursive(true).mode(0o711).create(&work).map_err(failed(&work))?;
         }
         let work = work.canonicalize().map_err(failed(&work))?;
@@ -80,7 +80,7 @@ impl StateDir {
             DirBuilder::new().mode(0o711).create(&jobs).map_err(failed(&jobs))?;
         }
         if user.is_some() {
-            // What is another's could be something else by the next time it is looked at.
+            // Another user could replace its own folder between two checks.
             for folder in [&work, &jobs] {
                 roots_own(folder).map_err(failed(folder))?;
             }
@@ -88,28 +88,28 @@ impl StateDir {
         Ok(Self { root, id, boot, work, user, _lock: lock })
     }
 
-    /// Stands in the environment of every process started from here.
+    /// The folder's id, in the environment of every process that was started from it.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// This boot of the machine.
+    /// The id of the machine's current boot.
     pub(crate) fn boot(&self) -> &str {
         &self.boot
     }
 
-    /// Where jobs have their folders, named `<number>-<name>`.
+    /// The parent of jobs' folders, which are named `<number>-<name>`.
     pub(crate) fn jobs(&self) -> PathBuf {
         self.work.join("jobs")
     }
 
-    /// Whom jobs run as, if not as this process's user.
+    /// The user that runs jobs, if it isn't this process's user.
     pub(crate) fn user(&self) -> Option<&User> {
         self.user.as_ref()
     }
 
-    /// Makes a job's folder with its checkpoints. Another user's takes its place once it is whole: from then on the
-    /// user may have put anything in it.
+    /// Creates a job's folder and its checkpoint folder. For another user, the complete folder is moved into place,
+    /// because afterwards that user can change its contents.
     pub(crate) fn make_job(&self, folder: &Path) -> io::Result<()> {
         const CHECKPOINTS: &str = "checkpoints";
         match &self.user {
@@ -128,18 +128,18 @@ impl StateDir {
         }
     }
 
-    /// The folder that a job's processes run in. The name keeps a job apart from another one that had the same number
-    /// under a daemon whose store is lost.
+    /// The folder in which a job's processes run. The name distinguishes the job from another one that had the same
+    /// number before the daemon's store was lost.
     pub(crate) fn job(&self, id: u64, name: &str) -> PathBuf {
         self.jobs().join(format!("{id}-{name}"))
     }
 
-    /// Where programs book emulated devices: a folder for each virtual server, and in it one for each device.
+    /// The folder for bookings of emulated devices: one folder for each virtual server, with one for each device.
     pub(crate) fn devices(&self) -> PathBuf {
         self.work.join("devices")
     }
 
-    /// Begins anew with these: nobody books any more.
+    /// Removes all bookings, because no process books devices now. For another user, creates the folder again.
     pub(crate) fn clear_devices(&self) {
         let devices = self.devices();
         if let Err(error) = retain::remove(&devices) {
@@ -152,26 +152,27 @@ impl StateDir {
         }
     }
 
-    /// Where jobs have the folders of their logs, named as in [`jobs`](Self::jobs).
+    /// The parent of jobs' log folders, which are named as in [`jobs`](Self::jobs).
     pub(crate) fn logs(&self) -> PathBuf {
         self.root.join("logs")
     }
 
-    /// The folder of a job's logs. A name alone isn't enough: one job after the other may have it, of any tenant.
+    /// The folder of a job's logs. It needs the number too, because several jobs can have the same name one after
+    /// another, even jobs of different tenants.
     pub(crate) fn log(&self, id: u64, name: &str) -> PathBuf {
         self.logs().join(format!("{id}-{name}"))
     }
 
-    /// Writes a record whole or not at all.
+    /// Writes a record atomically.
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
         let path = self.record(record.id);
-        // A crash of the machine ends the processes too, so the record needn't outlive one: no fsync.
+        // A crash of the machine ends the processes too, so the record doesn't have to survive it: no fsync.
         let draft = path.with_extension("draft");
         fs::write(&draft, serde_json::to_vec_pretty(record)?)?;
         fs::rename(&draft, &path)
     }
 
-    /// Removes a record, if it is there.
+    /// Removes a record, if it exists.
     pub(crate) fn remove(&self, id: ProcessId) {
         let path = self.record(id);
         match fs::remove_file(&path) {
@@ -182,14 +183,14 @@ impl StateDir {
         }
     }
 
-    /// All records. One that can't be read is set aside; its process is found by its environment, and ended.
+    /// Reads all records. An unreadable one is set aside. Its process is found by its environment, and ended.
     pub(crate) fn records(&self) -> Vec<Record> {
         let files = fs::read_dir(self.root.join("slots")).into_iter().flatten().flatten().map(|entry| entry.path());
         let mut records = Vec::new();
         for path in files {
             match path.extension().and_then(OsStr::to_str) {
                 Some("json") => {}
-                // Killed while it wrote; the record, if there was one, still stands.
+                // The adapter was killed while it wrote. An older record, if any, is still valid.
                 Some("draft") => {
                     let _ = fs::remove_file(&path);
                     continue;
@@ -213,7 +214,7 @@ impl StateDir {
     }
 }
 
-/// A random id, made once.
+/// A random id, created once.
 fn identity(path: &Path) -> io::Result<String> {
     match fs::read_to_string(path) {
         Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
@@ -227,7 +228,7 @@ fn identity(path: &Path) -> io::Result<String> {
     Ok(id)
 }
 
-/// Whether a folder is a folder that nobody but root can change.
+/// Fails unless a path is a folder that only root can change.
 fn roots_own(folder: &Path) -> io::Result<()> {
     let data = folder.symlink_metadata()?;
     if data.is_dir() && data.uid() == 0 && data.mode() & 0o022 == 0 {

@@ -1,4 +1,4 @@
-//! Whom jobs run as: the daemon's own user, or another one, who can't read what is the daemon's.
+//! The user that runs jobs: the daemon's own, or another one, which can't read the daemon's files.
 
 use std::{
     fs::DirBuilder,
@@ -11,16 +11,16 @@ use std::{
     process::Command,
 };
 
-/// Another user for jobs, as the cluster file names them.
+/// Another user for jobs, from the cluster file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunAs {
     /// The user's name.
     pub user: String,
-    /// Where jobs have their folders: this user can't reach the daemon's.
+    /// The folder for jobs' folders, because this user can't reach the daemon's folder.
     pub folder: PathBuf,
 }
 
-/// A user that there is.
+/// An existing user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) name: String,
@@ -29,10 +29,10 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Looks a name up.
+    /// Finds a user by name.
     ///
     /// # Errors
-    /// There is no such user, or this process may not start others' processes.
+    /// There is no such user, or this process can't start other users' processes.
     pub(crate) fn find(name: &str) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err(format!(
@@ -42,7 +42,7 @@ impl User {
         Ok(Self { name: name.to_owned(), uid: id("-u", name)?, gid: id("-g", name)? })
     }
 
-    /// The first folder on the way to another one, of those that are there, that this user can't get into.
+    /// The first existing folder on the path that this user can't enter.
     pub(crate) fn stopped_at<'a>(&self, folder: &'a Path) -> Option<&'a Path> {
         let enters = |folder: &Path| {
             let mut test = Command::new("test");
@@ -54,11 +54,11 @@ impl User {
         way.into_iter().find(|folder| !enters(folder))
     }
 
-    /// Makes a folder that is this user's alone. One that is there stays as it is: the user may have put anything in
-    /// its place.
+    /// Creates a folder that only this user can access. An existing one isn't changed, because the user may have
+    /// replaced it.
     ///
     /// # Errors
-    /// It can't be made.
+    /// The folder can't be created.
     pub(crate) fn make_folder(&self, path: &Path) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -66,10 +66,10 @@ impl User {
         }
     }
 
-    /// Makes what stands there this user's.
+    /// Makes this user the owner of a path.
     ///
     /// # Errors
-    /// It isn't there.
+    /// The path doesn't exist.
     pub(crate) fn give(&self, path: &Path) -> io::Result<()> {
         lchown(path, Some(self.uid), Some(self.gid))
     }

@@ -1,10 +1,10 @@
-//! What there is to do about processes, and by which rules.
+//! Actions on processes, and their rules.
 
 use std::time::Duration;
 
 use trainmaster_manager::SlotId;
 
-/// The two signals this adapter sends, to a whole process group.
+/// The signals that this adapter sends to a whole process group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Signal {
     Term,
@@ -16,13 +16,13 @@ pub(crate) enum Signal {
 pub(crate) enum Exit {
     Code(i32),
     Signal(i32),
-    /// It was started by an earlier run of the adapter, so nobody here can wait for it.
+    /// Unknown, because an earlier run of the adapter started it, and only a parent can wait for it.
     Unknown,
-    /// There never was a process.
+    /// The process was never started.
     NotStarted,
 }
 
-/// The rules of restarting and leaving.
+/// The rules for restarting and stopping processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     pub(crate) grace: Duration,
@@ -30,9 +30,9 @@ pub(crate) struct Policy {
     pub(crate) longest_delay: Duration,
     pub(crate) steady: Duration,
     pub(crate) failures: u32,
-    /// After the last slot ended by itself, how long a plan that explains it may take to arrive.
+    /// Time after the last slot's own exit in which a plan can explain it.
     pub(crate) settle: Duration,
-    /// After the first plan, how long adopted jobs may stay unnamed.
+    /// Time after the first plan before adopted jobs that no plan names are stopped.
     pub(crate) claim: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Policy {
     }
 }
 
-/// How a process ended, with what helps to find out why.
+/// How a process ended, with details about the cause.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
@@ -64,14 +64,14 @@ impl Failure {
     }
 }
 
-/// Something to do now.
+/// An action that is due now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Start { job: u64, incarnation: u32, slot: SlotId },
     Signal { job: u64, incarnation: u32, slot: SlotId, signal: Signal },
 }
 
-/// What there is to do, and when to look again.
+/// The actions of one step, and the time of the next one.
 #[derive(Debug)]
 pub(crate) struct Actions {
     pub(super) now: Duration,
@@ -80,7 +80,7 @@ pub(crate) struct Actions {
 }
 
 impl Actions {
-    /// What lies in the past was dealt with in this step.
+    /// Times that aren't in the future were handled in this step.
     pub(super) fn wake_at(&mut self, at: Duration) {
         if at > self.now {
             self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));

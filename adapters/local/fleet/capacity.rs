@@ -1,5 +1,5 @@
-//! The adapter's own count of the devices: a plan that overfills one, as far as the cluster file lets it be filled, is
-//! refused before anything is stopped for it.
+//! The adapter's own count of the devices. A plan that exceeds a device's limit in the cluster file is refused before
+//! any process is stopped for it.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use super::{
     plan::{Run, Wanted},
 };
 
-/// Takes jobs out of `changed` until no device is planned for more than there may be; returns each with its name and
-/// the cause. Unchanged jobs are never the ones to give way, and among the changed ones the last named gives way first.
+/// Removes jobs from `changed` until no device exceeds its limit. Returns each removed job with its name and the cause.
+/// Only changed jobs are removed, the last named first.
 pub(super) fn prune(
     cluster: &Cluster,
     jobs: &BTreeMap<u64, Job>,
@@ -26,7 +26,7 @@ pub(super) fn prune(
         for (server, device, milli) in runs.flat_map(shares) {
             *used.entry((server, device)).or_default() += u64::from(milli);
         }
-        // An overfull device that only unchanged jobs use was let pass before; nothing here can mend it.
+        // If only unchanged jobs exceed a device's limit, that was accepted before, and nothing here can resolve it.
         let giving_way = used.iter().filter(|(_, milli)| **milli > most).find_map(|(&(server, device), &milli)| {
             let uses = |wanted: &Wanted| {
                 wanted.run().is_some_and(|run| shares(run).any(|(s, d, _)| (s, d) == (server, device)))

@@ -1,4 +1,4 @@
-//! One job: what is wanted of it, the processes it has, and what to do about the difference.
+//! One job: its goal, its processes, and the actions that follow from the difference.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use super::{
     plan::{Goal, Run, Wanted, fingerprint},
 };
 
-/// What a process has been told about leaving.
+/// When a process has to leave, and the last signal sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Leave {
     term_at: Duration,
@@ -27,28 +27,28 @@ pub(super) struct Process {
     pub(super) placement: Placement,
     started: Duration,
     leave: Option<Leave>,
-    /// Set for adopted processes: the fingerprint of the token they hold.
+    /// For adopted processes: the fingerprint of their token.
     holds: Option<String>,
-    /// Adopted, and of another job that had the same number: in the way of the planned one.
+    /// Adopted, and of another job that had the same number. The planned job has to wait for its end.
     stranger: bool,
 }
 
 /// A slot that ended with code 0.
 #[derive(Clone, Copy, Debug)]
 struct Done {
-    /// Of the plan it ended under.
+    /// The revision of the plan under which it ended.
     revision: u32,
     at: Duration,
 }
 
-/// Failures of a slot since it last ran for a while.
+/// A slot's failures since it last ran for the steady time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Strikes {
     count: u32,
     not_before: Duration,
 }
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Completed,
@@ -59,20 +59,20 @@ pub(super) enum Outcome {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) at: Duration,
-    /// The plan's time hasn't run out.
+    /// Whether the plan hasn't expired.
     pub(super) standing: bool,
-    /// The adapter ends and takes everything with it.
+    /// Whether the adapter ends together with all processes.
     pub(super) ending: bool,
-    /// Since when the daemon can be heard.
+    /// Start of the connection to the daemon, if there is one.
     pub(super) attached: Option<Duration>,
-    /// When adopted jobs that no plan has named are given up; none while no plan has come.
+    /// Time after which adopted jobs that no plan has named are stopped. `None` before the first plan.
     pub(super) claims_end: Option<Duration>,
 }
 
-/// How soon a process is to leave.
+/// How soon a process should leave.
 enum Wish {
     Stay,
-    /// Its program hears of it over the feed and goes at its next step boundary; signals come after the grace.
+    /// The program is told over the feed and leaves at its next step boundary. Signals follow after the grace.
     ByItself,
     Now,
 }
@@ -81,11 +81,11 @@ enum Wish {
 pub(crate) struct Job {
     pub(super) name: String,
     pub(super) wanted: Option<Wanted>,
-    /// Adopted, and no plan has named it yet.
+    /// Adopted, and not named by a plan yet.
     unclaimed: bool,
-    /// It had processes, be it for so short a time that the daemon heard of none.
+    /// Whether it ever had processes, even if the daemon never saw them.
     seen: bool,
-    /// Of the last `Run`.
+    /// The incarnation of the last `Run`.
     incarnation: Option<u32>,
     pub(super) processes: BTreeMap<(u32, SlotId), Process>,
     /// Slots that this incarnation started or adopted.
@@ -93,17 +93,17 @@ pub(crate) struct Job {
     done: BTreeMap<SlotId, Done>,
     last_exit: Duration,
     strikes: BTreeMap<SlotId, Strikes>,
-    /// All roles are stopped and started again, not before this.
+    /// Set if all roles are stopped and started again: the earliest time of the start.
     restart: Option<Duration>,
-    /// A process failed while nobody managed the job.
+    /// Whether a process failed while the job wasn't managed.
     let_down: bool,
     pub(super) outcome: Option<Outcome>,
-    /// The last failure, for people.
+    /// The last failure, as text for people.
     pub(super) note: String,
 }
 
 impl Job {
-    /// A job known only by the processes that an earlier run of the adapter left.
+    /// A job that is known only by processes of an earlier run of the adapter.
     pub(super) fn unclaimed(name: String) -> Self {
         Self { name, unclaimed: true, ..Self::default() }
     }
@@ -115,7 +115,7 @@ impl Job {
         self.seen = true;
     }
 
-    /// Takes over a new plan for this job.
+    /// Takes a new plan for this job.
     pub(super) fn plan(&mut self, wanted: Wanted) {
         if let Goal::Run(run) = &wanted.goal {
             self.let_down = false;
@@ -129,7 +129,7 @@ impl Job {
                 self.restart = None;
                 self.outcome = None;
                 self.note.clear();
-                // The count stays: a program that can't run doesn't get better by being moved.
+                // The count stays: a program that can't run doesn't improve by being moved.
                 self.strikes.values_mut().for_each(|strikes| strikes.not_before = Duration::ZERO);
             }
             let holds = fingerprint(&run.token);
@@ -141,26 +141,26 @@ impl Job {
             self.restart = None;
         }
         self.unclaimed = false;
-        // Strangers keep the job from starting until they are gone, so the name can change at once.
+        // The name can change at once, because the job doesn't start before the strangers are gone.
         if !wanted.name.is_empty() {
             self.name.clone_from(&wanted.name);
         }
         self.wanted = Some(wanted);
     }
 
-    /// A plan named it but can't be followed: adopted processes have been claimed all the same, and run on.
+    /// A plan named the job but can't be followed. Adopted processes still count as claimed, and continue.
     pub(super) fn hold(&mut self, grace: Duration) {
         if std::mem::take(&mut self.unclaimed) {
             self.wanted = Some(Wanted { name: self.name.clone(), goal: Goal::Release, grace });
         }
     }
 
-    /// No longer in the plan.
+    /// The job is no longer in the plan.
     pub(super) fn drop_plan(&mut self) {
         self.wanted = None;
     }
 
-    /// Nothing is left to do or to tell.
+    /// Whether nothing is left to do or to report.
     pub(super) fn is_over(&self) -> bool {
         let unwanted = self.wanted.as_ref().is_none_or(|wanted| wanted.goal == Goal::End);
         unwanted && self.processes.is_empty()
@@ -176,31 +176,31 @@ impl Job {
         self.wanted.as_ref().and_then(Wanted::run)
     }
 
-    /// All roles are about to be started again.
+    /// Whether all roles are about to be started again.
     pub(super) fn is_restarting(&self) -> bool {
         self.restart.is_some()
     }
 
-    /// Whether the daemon should hear of it: a job that was only ever told to wait has nothing to tell.
+    /// Whether to report the job to the daemon. A job whose only plans were to wait isn't reported.
     pub(super) fn is_worth_a_word(&self) -> bool {
         self.seen || self.run().is_some()
     }
 
-    /// Adopted, and no plan has named it yet.
+    /// Whether the job was adopted, and no plan has named it yet.
     pub(super) fn is_unclaimed(&self) -> bool {
         self.unclaimed
     }
 
-    /// Every slot that was there ended with success. One that a newer revision adds never got to start: the program as
-    /// a whole had ended before.
+    /// Whether every slot that existed ended with success. A slot that a newer revision adds doesn't count, because the
+    /// program as a whole ended before.
     pub(super) fn has_left(&self) -> bool {
         let wanted = |slot: &SlotId| self.run().is_none_or(|run| run.slots.contains_key(slot));
         let ended = self.began.iter().filter(|slot| wanted(slot)).all(|slot| self.done.contains_key(slot));
         ended && self.processes.is_empty() && !self.done.is_empty()
     }
 
-    /// A process is gone. If nobody had asked it to and it didn't say that it was done, returns what people should
-    /// know.
+    /// Handles the end of a process. Returns a message for people if the process wasn't asked to leave and didn't
+    /// succeed.
     pub(super) fn exited(
         &mut self,
         incarnation: u32,
@@ -238,7 +238,7 @@ impl Job {
         Some(&self.note)
     }
 
-    /// A process could not be started; returns what people should know.
+    /// Handles a process that couldn't be started. Returns a message for people.
     pub(super) fn not_started(
         &mut self,
         incarnation: u32,
@@ -272,14 +272,14 @@ impl Job {
         };
     }
 
-    /// Compares what is wanted with what is there.
+    /// Compares the goal with the existing processes, and adds the necessary actions.
     pub(super) fn reconcile(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Actions) {
         self.conclude(now, policy, step);
         self.dismiss(id, now, policy, step);
         self.start(id, now, policy, step);
     }
 
-    /// All slots ended with success: the job is complete, unless a plan on its way explains it otherwise.
+    /// If all slots ended with success, the job is complete, unless a plan on its way explains the ends otherwise.
     fn conclude(&mut self, now: Now, policy: &Policy, step: &mut Actions) {
         if self.outcome.is_some() || !self.has_left() {
             return;
@@ -332,7 +332,7 @@ impl Job {
                 leave.term_at = leave.term_at.min(term_at);
                 leave.kill_at = leave.kill_at.min(kill_at);
             }
-            // Who was told to leave leaves, also when a later plan would have kept it: it may be on its way.
+            // A process that was asked to leave leaves, even if a later plan would keep it: it may already be leaving.
             let Some(leave) = &mut process.leave else { continue };
             let due = [(leave.kill_at, Signal::Kill), (leave.term_at, Signal::Term)];
             let due = due.into_iter().find(|(at, signal)| now.at >= *at && leave.sent < Some(*signal));
@@ -350,7 +350,7 @@ impl Job {
 
     fn start(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Actions) {
         let Some(Goal::Run(run)) = self.wanted.as_ref().map(|wanted| &wanted.goal) else { return };
-        // The old shape is gone before the new one starts.
+        // The old shape has to be gone before the new one starts.
         let in_the_way = |(key, process): (&(u32, SlotId), &Process)| key.0 != run.incarnation || process.stranger;
         if !now.standing || now.ending || self.outcome.is_some() || self.processes.iter().any(in_the_way) {
             return;
@@ -369,7 +369,7 @@ impl Job {
         if self.has_left() {
             return;
         }
-        // Parameter servers first: workers look for them.
+        // Parameter servers start first, because workers connect to them.
         let of = |role| run.slots.iter().filter(move |(slot, _)| slot.role == role);
         for (slot, placement) in of(Role::Server).chain(of(Role::Worker)) {
             let key = (run.incarnation, *slot);
@@ -379,8 +379,8 @@ impl Job {
             let struck = self.strikes.get(slot).map_or(Duration::ZERO, |strikes| strikes.not_before);
             let not_before = match self.done.get(slot) {
                 Some(done) if done.revision >= run.revision => continue,
-                // It left for a revision this adapter never saw, and a newer one wants it again; or the whole program
-                // is ending, which shows soon.
+                // Either the slot left for a revision that this adapter never got, and a newer one needs it again; or
+                // the whole program is ending, which is visible soon.
                 Some(done) => struck.max(done.at.saturating_add(policy.settle)),
                 None => struck,
             };

@@ -1,5 +1,5 @@
-//! All jobs of the machine as a state machine: plans, exits and time go in, starts and signals come out. No I/O, no
-//! clock: `now` is the time since the adapter began.
+//! All jobs of the machine as a state machine. The inputs are plans, exits and time, and the outputs are starts and
+//! signals. It has no I/O and no clock: `now` is the time since the adapter's start.
 
 mod actions;
 mod capacity;
@@ -25,10 +25,10 @@ use self::{
 };
 use super::{cluster::Cluster, slot::ProcessId};
 
-/// Jobs that ended and that the plan still names; beyond these the oldest are forgotten.
+/// Maximum number of ended jobs that the plan still names. Beyond it, the jobs with the lowest numbers are forgotten.
 const KEPT_OUTCOMES: usize = 256;
 
-/// A process that an earlier run of the adapter left, alive.
+/// A living process that an earlier run of the adapter left.
 #[derive(Clone, Debug)]
 pub(crate) struct Adopted {
     pub(crate) id: ProcessId,
@@ -43,10 +43,10 @@ pub(crate) struct Fleet {
     cluster: Arc<Cluster>,
     policy: Policy,
     jobs: BTreeMap<u64, Job>,
-    /// Jobs whose last plan was refused, with their names: not ended, so their files stay.
+    /// Jobs whose last plan was refused, with their names. They haven't ended, so their files are kept.
     refused: BTreeMap<u64, String>,
     follower: Follower,
-    /// What the plan at hand changes.
+    /// Changes of the plan that is being taken.
     changed: Vec<(u64, Wanted)>,
     resolve: Resolve,
     attached: Option<Duration>,
@@ -75,18 +75,18 @@ impl Fleet {
         }
     }
 
-    /// The daemon listens.
+    /// The daemon is connected.
     pub(crate) fn attached(&mut self, now: Duration) {
         self.attached = Some(now);
         self.follower.attached();
     }
 
-    /// The daemon is away.
+    /// The connection to the daemon is lost.
     pub(crate) fn detached(&mut self) {
         self.attached = None;
     }
 
-    /// From now on everything is stopped and nothing started.
+    /// From now on, all processes are stopped and none is started.
     pub(crate) fn end(&mut self) {
         self.ending = true;
     }
@@ -96,31 +96,32 @@ impl Fleet {
         self.jobs.values().all(|job| job.processes.is_empty())
     }
 
-    /// Takes a plan over. Returns answers for the jobs that it changes.
+    /// Takes a plan. Returns answers for the jobs that it changes.
     pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.claims_end.get_or_insert(now.saturating_add(self.policy.claim));
         self.follow(now, plan)
     }
 
-    /// Whether a full plan came: what it didn't name has ended.
+    /// Whether a full plan arrived. Then jobs that it doesn't name have ended.
     pub(crate) fn knows_all(&self) -> bool {
         self.follower.knows_all()
     }
 
-    /// A process is gone. If it failed, returns what people should know: how, how often by now, and what follows.
+    /// Handles the end of a process. If it failed, returns a message for people: how, the number of failures, and the
+    /// consequence.
     pub(crate) fn exited(&mut self, now: Duration, id: ProcessId, failure: Failure) -> Option<&str> {
         let now = self.now(now);
         self.jobs.get_mut(&id.job)?.exited(id.incarnation, id.slot, failure, now, &self.policy)
     }
 
-    /// A process could not be started; returns what people should know.
+    /// Handles a process that couldn't be started. Returns a message for people.
     pub(crate) fn not_started(&mut self, now: Duration, id: ProcessId, cause: String) -> Option<&str> {
         let now = self.now(now);
         let failure = Failure { exit: Exit::NotStarted, detail: cause };
         self.jobs.get_mut(&id.job)?.not_started(id.incarnation, id.slot, &failure, now, &self.policy)
     }
 
-    /// What to do now, and when to ask again.
+    /// Returns the actions that are due, and the time of the next step.
     pub(crate) fn step(&mut self, now: Duration) -> Actions {
         let now = self.now(now);
         let mut step = Actions { now: now.at, actions: Vec::new(), wake: None };
@@ -133,12 +134,12 @@ impl Fleet {
         step
     }
 
-    /// Forgets jobs that ended and that no plan holds; to be called after they were observed for the last time.
+    /// Forgets jobs that ended and that no plan keeps. Called after their last observation.
     pub(crate) fn forget_over(&mut self) {
         self.jobs.retain(|_, job| !job.is_over());
     }
 
-    /// Name, shape and place of a slot that is to be started.
+    /// Name, shape and placement of a slot to start.
     pub(crate) fn order(&self, id: ProcessId) -> Option<(&str, &Run, &Placement)> {
         let job = self.jobs.get(&id.job)?;
         let run = job.run()?;
@@ -151,7 +152,7 @@ impl Fleet {
         active.chain(self.refused.iter().map(|(id, name)| (*id, name.as_str())))
     }
 
-    /// Every job that has or had something here, as the manager protocol reports it.
+    /// Returns all jobs that have or had processes or a shape here, for the manager protocol.
     pub(crate) fn observe(&self, now: Duration) -> BTreeMap<u64, v1::ObservedJob> {
         let now = self.now(now);
         let jobs = self.jobs.iter().filter(|(_, job)| job.is_worth_a_word());
@@ -168,7 +169,7 @@ impl Fleet {
         }
     }
 
-    /// A refused plan changes nothing. Returns the cause.
+    /// Records a refused plan, which changes nothing. Returns the cause.
     fn refuse(&mut self, id: u64, name: String, cause: String) -> String {
         self.refused.insert(id, name);
         if let Some(job) = self.jobs.get_mut(&id) {

@@ -1,4 +1,4 @@
-//! A job as the manager protocol reports it.
+//! The observation of a job for the manager protocol.
 
 use trainmaster_proto::v1::{ObservedJob, ObservedPhase};
 
@@ -7,10 +7,10 @@ use super::{
     plan::Goal,
 };
 
-/// The slots that exist now, and in which phase the job is.
+/// The existing slots, and the job's phase.
 pub(super) fn job(id: u64, job: &Job, now: Now) -> ObservedJob {
     let planned = job.run().map(|run| run.incarnation);
-    // A program lets go of a device between two steps: sooner than its manager could look.
+    // A program releases a device between two steps, faster than its manager could check.
     let rests =
         |incarnation, slot| job.run().is_some_and(|run| run.incarnation == incarnation && run.idle.contains(&slot));
     let incarnation = job.processes.keys().map(|(incarnation, _)| *incarnation).max().or(planned);
@@ -38,7 +38,7 @@ fn phase(job: &Job, now: Now, incarnation: Option<u32>) -> ObservedPhase {
         return leaving;
     }
     match job.wanted.as_ref().map(|wanted| &wanted.goal) {
-        // Not yet claimed, or let go: what there is runs on.
+        // Not claimed yet, or released: existing processes continue.
         None if job.is_unclaimed() && !job.processes.is_empty() => ObservedPhase::Running,
         Some(Goal::Release) if !job.processes.is_empty() => ObservedPhase::Running,
         None | Some(Goal::Wait | Goal::End | Goal::Release) => leaving,

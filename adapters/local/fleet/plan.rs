@@ -1,4 +1,4 @@
-//! A job's order, checked for this machine and made into what is wanted.
+//! A job's order, checked for this machine, and the goal that follows from it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use trainmaster_manager::{Action, Order, Placement, SlotId, Token};
 
 use super::super::cluster::Cluster;
 
-/// More slots than one machine should ever run for a job; a plan beyond it is a mistake, not a wish.
+/// Maximum number of a job's slots on one machine. A plan with more is invalid.
 const MOST_SLOTS: usize = 4096;
 
 /// A program and its arguments, ready to start.
@@ -21,18 +21,18 @@ pub(crate) struct Command {
     pub(crate) arguments: Vec<String>,
 }
 
-/// What may be written down of a token: enough to tell two tokens apart, useless for reporting.
+/// A short hash of a token. It distinguishes two tokens, but can't be used to report.
 pub(crate) fn fingerprint(Token(token): &Token) -> String {
     if token.is_empty() { String::new() } else { blake3::hash(token.as_bytes()).to_hex()[..16].to_owned() }
 }
 
-/// The shape a job is to have.
+/// The planned shape of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) incarnation: u32,
     pub(crate) revision: u32,
     pub(crate) slots: BTreeMap<SlotId, Placement>,
-    /// Those that have nothing to do for now: their devices are another job's.
+    /// Slots without work for now. Their devices are given to another job.
     pub(crate) idle: BTreeSet<SlotId>,
     pub(crate) worker: Command,
     pub(crate) server: Command,
@@ -40,15 +40,15 @@ pub(crate) struct Run {
     pub(crate) environment: BTreeMap<String, String>,
 }
 
-/// What is to become of a job.
+/// The goal for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     Run(Box<Run>),
     /// Stopped, to run again later.
     Wait,
-    /// Stopped for good.
+    /// Stopped permanently.
     End,
-    /// Left as it is, no longer managed.
+    /// Left as it is, and no longer managed.
     Release,
 }
 
@@ -57,13 +57,13 @@ pub(crate) enum Goal {
 pub(crate) struct Wanted {
     pub(crate) name: String,
     pub(crate) goal: Goal,
-    /// Between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub(crate) grace: Duration,
 }
 
 type Resolver = dyn Fn(&str) -> Result<Command, String> + Send;
 
-/// How a command's text becomes a program: looks at the file system, so the caller brings it.
+/// The function that finds a command's program. The caller provides it, because it reads the file system.
 pub(crate) struct Resolve(Box<Resolver>);
 
 impl Resolve {
@@ -79,10 +79,10 @@ impl fmt::Debug for Resolve {
 }
 
 impl Wanted {
-    /// What an order asks of this machine.
+    /// Converts an order to this machine's goal.
     ///
     /// # Errors
-    /// The cause of the refusal: names the value and what is allowed.
+    /// The cause of the refusal. It names the value and the allowed range.
     pub(crate) fn of(order: Order, cluster: &Cluster, Resolve(resolve): &Resolve) -> Result<Self, String> {
         let goal = match order.action {
             Action::Wait => Goal::Wait,
@@ -99,7 +99,7 @@ impl Wanted {
                     incarnation: order.incarnation,
                     revision: order.revision,
                     worker: resolve(worker)?,
-                    // One program can play both roles: it reads its role from the environment.
+                    // One program can have both roles: it reads its role from the environment.
                     server: resolve(if server.is_empty() { worker } else { server })?,
                     slots: run.slots,
                     idle: run.idle,
@@ -119,7 +119,7 @@ impl Wanted {
     }
 }
 
-/// Names become folder names.
+/// Names are used as folder names.
 fn check_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if name.is_empty() || name.len() > 128 || !name.chars().all(allowed) || name.starts_with('.') {

@@ -1,4 +1,4 @@
-//! Processes that fail, daemons that go away, adapters that are killed.
+//! Failing processes, daemons that stop, and killed adapters.
 
 use std::{env, fs, process};
 
@@ -67,7 +67,7 @@ async fn a_job_that_only_fails_is_given_up() {
             assert!(view.message(1).contains(part), "{:?} should contain {part:?}", view.message(1));
         }
     });
-    // A new incarnation is a new chance.
+    // A new incarnation starts a new attempt.
     daemon.plan(2, true, vec![job(1, 2, PATIENT).worker(0)]).await;
     daemon.until("another try", |view| view.phase(1) == Some(ObservedPhase::Running)).await;
     adapter.end().await;
@@ -84,7 +84,7 @@ async fn jobs_go_on_while_the_daemon_is_away() {
     let worker = pid(&folder(state.path(), 1), "worker-0").await;
     daemon.until("both jobs", |view| view.slots(1).len() == 1 && view.slots(2).len() == 1).await;
     let address = daemon.stop().await;
-    // This one ends meanwhile.
+    // This process ends meanwhile.
     fs::write(folder(state.path(), 2).join("end"), "").unwrap();
 
     let daemon = Daemon::at(address).await;
@@ -97,7 +97,7 @@ async fn jobs_go_on_while_the_daemon_is_away() {
     state.has_nothing_left();
 }
 
-/// An adapter in a process of its own: this test binary again, with only the test below.
+/// An adapter in its own process: this test binary again, with only the test below.
 struct Child(tokio::process::Child);
 
 impl Child {
@@ -118,7 +118,7 @@ impl Child {
     }
 }
 
-/// Not a test by itself: what [`Child`] runs.
+/// Not a test by itself: [`Child`] runs it.
 #[tokio::test]
 async fn adapter_in_a_process_of_its_own() {
     let (Ok(daemon), Some(state)) = (env::var("ADAPTER_DAEMON"), env::var_os("ADAPTER_STATE")) else { return };
@@ -137,7 +137,7 @@ async fn a_killed_adapters_processes_are_adopted() {
         pids.push((pid(&folder(state.path(), id), "worker-0").await, pid(&folder(state.path(), id), "server-0").await));
     }
     adapter.kill().await;
-    // Ends while nobody watches: with kill, so that its own group is all that is left of it.
+    // It is killed while no adapter runs, so that only its own group is left.
     assert!(process::Command::new("kill").args(["-9", &pids[2].0.to_string()]).status().unwrap().success());
     until_gone(pids[2].0).await;
 
@@ -148,7 +148,7 @@ async fn a_killed_adapters_processes_are_adopted() {
         assert_eq!(slots, [(1, 2), (2, 2), (3, 1)]);
         assert_eq!(view.snapshots[1][0].phase(), ObservedPhase::Running);
     });
-    // Job 1 goes on, nobody wants job 2 any more, job 3 is made whole again.
+    // Job 1 continues, job 2 is no longer planned, and job 3's missing slot is started again.
     daemon.plan(2, true, vec![plan(1), plan(3)]).await;
     daemon.until("job 3", |view| view.slots(3).len() == 2).await;
     until_gone(pids[1].0).await;
@@ -174,7 +174,7 @@ async fn a_process_is_found_that_was_started_but_not_yet_recorded() {
     let folder = folder(state.path(), 1);
     let pids = (pid(&folder, "worker-0").await, pid(&folder, "worker-1").await);
     adapter.kill().await;
-    // As if it had been killed a moment earlier; and a record of a start that never came to be.
+    // The record as if the adapter had been killed a moment earlier, and a record of a start that never happened.
     let record = state.path().join("slots/1-1-worker-0.json");
     let text = read(&record).await;
     assert!(!text.contains("secret-token"), "{text}");
@@ -184,7 +184,7 @@ async fn a_process_is_found_that_was_started_but_not_yet_recorded() {
     fs::write(&record, intent.to_string()).unwrap();
     intent["index"] = 7.into();
     fs::write(state.path().join("slots/1-1-worker-7.json"), intent.to_string()).unwrap();
-    // And one whose record is lost.
+    // A process whose record is lost.
     fs::write(state.path().join("slots/1-1-worker-1.json"), "{").unwrap();
 
     let adapter = Adapter::start(&daemon.url(), options(state.path()));
@@ -207,7 +207,7 @@ async fn whenever_the_adapter_is_killed_nothing_is_lost_from_sight() {
         let id = round as u64;
         let plan = (0..12).fold(job(id, 1, "sleep 600"), |plan, index| plan.worker(index));
         daemon.plan(id, true, vec![plan]).await;
-        // In the midst of the starts.
+        // While processes are being started.
         let (records, some) = (state.path().join("slots"), round * 2 - 1);
         while fs::read_dir(&records).unwrap().count() < some {
             tokio::task::yield_now().await;
@@ -249,7 +249,7 @@ async fn nothing_is_left_behind_not_even_the_stubborn() {
     let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(&daemon.url(), options(state.path()));
-    // Deaf to SIGTERM, with a child in its group and one in a session of its own.
+    // It ignores SIGTERM. It has a child in its group and one in another session.
     let script = "trap '' TERM; sleep 600 & echo $! > pid-child-0; setsid sleep 600 & echo $! > pid-child-1; \
         echo $$ > pid-worker-0; while :; do sleep 600; done";
     daemon.plan(1, true, vec![job(1, 1, script).grace(50).worker(0)]).await;

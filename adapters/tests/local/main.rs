@@ -1,4 +1,4 @@
-//! The local adapter against a daemon that does as each test says, with shell scripts for training programs.
+//! The local adapter with a daemon that each test controls, and with shell scripts as training programs.
 #![cfg(feature = "local")]
 
 mod failures;

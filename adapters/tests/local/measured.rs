@@ -1,11 +1,11 @@
-//! What is measured of processes that run for real.
+//! Measurements of real processes.
 
 use std::process::Command;
 
 use super::support::*;
 use trainmaster_proto::v1::{DeviceShare, ServerUse, SlotRole, SlotUse};
 
-/// Burns CPU, and says that it keeps its device 0 busy.
+/// Uses CPU, and books its device 0 fully.
 const BUSY: &str = "tally=$TRAINMASTER_JOB-$TRAINMASTER_INCARNATION-$TRAINMASTER_ROLE-$TRAINMASTER_INDEX; n=0; \
     mkdir -p $TRAINMASTER_DEVICE_DIR/0; while :; do n=$((n + 60000000000)); \
     echo $n > $TRAINMASTER_CHECKPOINT_DIR/new; \
@@ -26,7 +26,7 @@ async fn use_is_credited_to_servers_slots_and_devices() {
     let adapter = Adapter::start(&daemon.url(), options(state.path()));
     let mut busy = job(1, 3, BUSY).worker(0);
     busy.slots[0].devices = vec![DeviceShare { device: 0, milli: 500 }];
-    // It says nothing of its device.
+    // It books nothing on its device.
     let mut calm = job(2, 1, PATIENT).worker(0).server(0);
     calm.slots[0].devices = vec![DeviceShare { device: 1, milli: 400 }];
     daemon.plan(1, true, vec![busy, calm]).await;
@@ -55,7 +55,7 @@ async fn use_is_credited_to_servers_slots_and_devices() {
         assert!(a.used["cpu"] >= a.slots.iter().map(cpu).sum::<i64>());
     });
 
-    // What isn't any job's counts for the server that it says it runs on, and outlives the adapter.
+    // A process of no job counts for the server in its environment, and outlives the adapter.
     let id = read(state.path().join("id")).await;
     let mut stranger = Command::new("sh");
     stranger.args(["-c", "while :; do :; done"]).env("TRAINMASTER_STATE", id).env("TRAINMASTER_SERVER", "b");

@@ -1,4 +1,4 @@
-//! Plans become processes, and processes observations.
+//! Plans become processes, and processes become observations.
 
 use super::support::*;
 use trainmaster_proto::v1::{Action, DeviceShare, EnactedResult, ObservedPhase, SlotRole};
@@ -51,7 +51,7 @@ async fn a_job_starts_with_its_environment_and_completes() {
     ] {
         assert!(worker.lines().any(|found| found == line), "{line} should be in {worker}");
     }
-    // Server b's only device is the third of the machine.
+    // Server b's only device is the machine's third.
     for line in [
         "TRAINMASTER_ROLE=server",
         "TRAINMASTER_SERVER=b",
@@ -96,7 +96,7 @@ async fn a_new_incarnation_waits_until_the_old_one_is_gone() {
     let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(&daemon.url(), options(state.path()));
-    // Takes its time for a checkpoint.
+    // Saving a checkpoint takes time.
     let script = "echo start $TRAINMASTER_INCARNATION >> story; \
         trap 'sleep 0.3; echo stop $TRAINMASTER_INCARNATION >> story; exit 0' TERM; \
         echo $$ > pid-$TRAINMASTER_ROLE-$TRAINMASTER_INDEX; while :; do sleep 0.02; done";
@@ -179,7 +179,7 @@ async fn what_cannot_be_done_is_refused_with_its_cause() {
     }
     assert!(lives(worker), "a refused change changes nothing");
 
-    // Older than the plan in force: not even answered. The one after it shows that it was read.
+    // A plan older than the one in force isn't even answered. The next plan's effect shows that it was read.
     daemon.plan(1, true, Vec::new()).await;
     daemon.plan(3, false, vec![job(1, 1, PATIENT).worker(0)]).await;
     daemon.until("an answer", |view| view.answer(3, 1).is_some()).await;

@@ -1,4 +1,4 @@
-//! A daemon's side of the manager protocol, and an adapter to try it on.
+//! A daemon's side of the manager protocol, and an adapter to test.
 
 use std::{
     collections::BTreeMap,
@@ -25,20 +25,20 @@ use trainmaster_proto::v1::{
     observation::Kind,
 };
 
-/// Far longer than anything here takes; only a failing test waits for it.
+/// Far longer than any step of the tests. Only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// What the daemon has heard so far.
+/// What the daemon received so far.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     pub(crate) servers: Vec<v1::Server>,
     pub(crate) jobs: BTreeMap<u64, ObservedJob>,
-    /// Of each stream, the jobs of its snapshot.
+    /// The jobs of each stream's snapshot.
     pub(crate) snapshots: Vec<Vec<ObservedJob>>,
     pub(crate) enacted: Vec<Enacted>,
-    /// What was measured last, by server.
+    /// The last measured load, by server.
     pub(crate) used: BTreeMap<String, v1::ServerUse>,
-    /// What the last stream showed for a pass.
+    /// The token that the last stream sent.
     pub(crate) authorization: Option<String>,
     plans: Option<mpsc::Sender<Result<Plan, Status>>>,
 }
@@ -75,7 +75,7 @@ impl Manager for Service {
     async fn attach(&self, request: Request<Streaming<Observation>>) -> Result<Response<Self::AttachStream>, Status> {
         let authorization = request.metadata().get("authorization").map(|value| value.to_str().unwrap().to_owned());
         let mut observations = request.into_inner();
-        // As a real daemon may: nothing is answered before the snapshot.
+        // Nothing is answered before the snapshot, as a real daemon may do.
         let first = observations.message().await?.and_then(|observation| observation.kind);
         let Some(Kind::Snapshot(snapshot)) = first else {
             return Err(Status::invalid_argument("the first observation must be a snapshot"));
@@ -113,7 +113,7 @@ impl Manager for Service {
     }
 }
 
-/// A daemon that does as the test says.
+/// A daemon that the test controls.
 pub(crate) struct Daemon {
     pub(crate) address: SocketAddr,
     view: Arc<Mutex<View>>,
@@ -126,7 +126,7 @@ impl Daemon {
     }
 
     pub(crate) async fn at(address: SocketAddr) -> Self {
-        // The port of a daemon that just went away may take a moment to be free.
+        // The port of a stopped daemon may not be free at once.
         let listener = loop {
             match TcpListener::bind(address).await {
                 Ok(listener) => break listener,
@@ -146,7 +146,7 @@ impl Daemon {
         format!("http://{}", self.address)
     }
 
-    /// Waits until what was heard is as wanted.
+    /// Waits until the received messages satisfy `wanted`.
     pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&View) -> bool) {
         let give_up = Instant::now() + LIMIT;
         while !wanted(&self.view.lock().unwrap()) {
@@ -166,7 +166,7 @@ impl Daemon {
         plans.send(Ok(Plan { term: 1, decision, ttl_ms: 0, jobs, full })).await.unwrap();
     }
 
-    /// Goes away, connections and all.
+    /// Stops, and closes all connections.
     pub(crate) async fn stop(self) -> SocketAddr {
         self.view.lock().unwrap().plans = None;
         self.server.abort();
@@ -194,7 +194,7 @@ pub(crate) fn cluster() -> Cluster {
     cluster_with("")
 }
 
-/// With settings before its servers.
+/// The test's cluster, with settings before its servers.
 pub(crate) fn cluster_with(settings: &str) -> Cluster {
     Cluster::parse(&format!("{settings}\n{CLUSTER}"), "test").unwrap()
 }
@@ -209,7 +209,7 @@ pub(crate) fn options(state: &Path) -> Options {
     options
 }
 
-/// The daemon at an address, to which a token is shown.
+/// The daemon at an address, with a token.
 pub(crate) fn remote(daemon: &str) -> Arc<Remote> {
     Arc::new(Remote::new(daemon, Some("pass"), None, None).unwrap())
 }
@@ -221,7 +221,7 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    /// On the test's cluster.
+    /// Starts on the test's cluster.
     pub(crate) fn start(daemon: &str, options: Options) -> Self {
         Self::on(cluster(), daemon, options)
     }
@@ -255,7 +255,7 @@ pub(crate) fn job(id: u64, incarnation: u32, script: &str) -> JobPlan {
     }
 }
 
-/// For a command that is split as a shell does.
+/// Quotes a script for a command, which is split as a shell does.
 fn quoted(script: &str) -> String {
     format!("'{}'", script.replace('\'', "'\\''"))
 }
@@ -301,22 +301,22 @@ impl PlanExt for JobPlan {
     }
 }
 
-/// Runs until it is told to leave, and then leaves well; says where it is.
+/// Runs until it gets SIGTERM, and then exits with 0. Writes its pid to a file.
 pub(crate) const PATIENT: &str = "echo $$ > pid-$TRAINMASTER_ROLE-$TRAINMASTER_INDEX.tmp; \
     mv pid-$TRAINMASTER_ROLE-$TRAINMASTER_INDEX.tmp pid-$TRAINMASTER_ROLE-$TRAINMASTER_INDEX; \
     trap 'exit 0' TERM; while :; do sleep 0.02; done";
 
-/// Where the processes of [`job`] run.
+/// The folder in which the processes of [`job`] run.
 pub(crate) fn folder(state: &Path, id: u64) -> PathBuf {
     state.join(format!("jobs/{id}-job-{id}"))
 }
 
-/// Waits for a file to have something in it, and returns it without blanks around.
+/// Waits until a file isn't empty, and returns its text without surrounding blanks.
 pub(crate) async fn read(path: impl AsRef<Path>) -> String {
     read_if(path.as_ref(), |text| !text.is_empty()).await
 }
 
-/// Waits for a file to have this in it, blanks around it aside.
+/// Waits until a file has this text, apart from surrounding blanks.
 pub(crate) async fn until_reads(path: impl AsRef<Path>, wanted: &str) {
     read_if(path.as_ref(), |text| text == wanted).await;
 }
@@ -333,12 +333,12 @@ async fn read_if(path: &Path, wanted: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// The pid that [`PATIENT`] wrote.
+/// The pid that [`PATIENT`] wrote to its file.
 pub(crate) async fn pid(folder: &Path, slot: &str) -> i32 {
     read(folder.join(format!("pid-{slot}"))).await.parse().unwrap()
 }
 
-/// Whether there is a process of that pid that hasn't ended.
+/// Whether a process of that pid exists and hasn't ended.
 pub(crate) fn lives(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
@@ -352,7 +352,7 @@ pub(crate) async fn until_gone(pid: i32) {
     }
 }
 
-/// A state folder that takes its processes with it, also when its test fails.
+/// A state folder. Its processes are ended when it is dropped, even if the test fails.
 pub(crate) struct State(tempfile::TempDir);
 
 impl State {
@@ -364,7 +364,7 @@ impl State {
         self.0.path()
     }
 
-    /// Every process that carries the folder's marker.
+    /// All processes with the folder's marker.
     fn processes(&self) -> Vec<i32> {
         let Ok(id) = fs::read_to_string(self.path().join("id")) else { return Vec::new() };
         let marker = format!("TRAINMASTER_STATE={id}");
@@ -376,7 +376,7 @@ impl State {
         pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(carries).collect()
     }
 
-    /// No process of the folder is left, and no record of one.
+    /// Asserts that no process of the folder is left, and no record.
     pub(crate) fn has_nothing_left(&self) {
         assert_eq!(self.processes(), Vec::<i32>::new(), "processes are left");
         assert_eq!(fs::read_dir(self.path().join("slots")).unwrap().count(), 0, "records are left");

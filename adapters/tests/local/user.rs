@@ -1,4 +1,4 @@
-//! Jobs of another user than the daemon's.
+//! Jobs of a user other than the daemon's.
 
 use std::{
     env, fs,
@@ -13,7 +13,7 @@ use super::support::*;
 
 #[tokio::test]
 async fn a_job_of_another_user_cannot_read_what_is_the_daemons() {
-    // Only root may be somebody else.
+    // Only root can start processes as another user.
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
         let problem = "adapters/local: jobs of another user: this isn't root";
         assert!(env::var("CI").as_deref() != Ok("true"), "{problem}");
@@ -53,7 +53,7 @@ async fn a_job_of_another_user_cannot_read_what_is_the_daemons() {
     let booked = work.join("devices/a/0");
     let kinds = ["until", "more"].map(|name| booked.join(name).symlink_metadata().unwrap().file_type());
     assert!(kinds[0].is_fifo() && kinds[1].is_symlink(), "the adapter measures on beside these");
-    // A second start finds the folder, and hands nothing over that the job may have put there.
+    // A second start uses the existing folder, and gives the user nothing that the job may have put there.
     fs::remove_dir_all(folder.join("checkpoints")).unwrap();
     std::os::unix::fs::symlink(state.path(), folder.join("checkpoints")).unwrap();
     daemon.until("completion", |view| view.phase(7) == Some(ObservedPhase::Completed)).await;
@@ -64,7 +64,7 @@ async fn a_job_of_another_user_cannot_read_what_is_the_daemons() {
     adapter.end().await;
     state.has_nothing_left();
 
-    // In a folder that the user could exchange, root makes and removes nothing.
+    // In a folder that the user could replace, root creates and removes nothing.
     std::os::unix::fs::chown(&work, Some(65534), None).unwrap();
     let settings = format!("user = \"nobody\"\nfolder = {work:?}");
     let refused =

@@ -4,7 +4,7 @@ use trainmaster_proto::v1::ObservedPhase;
 
 use super::*;
 
-/// Time from now until a process lives again, in milliseconds.
+/// Time from now until a process is started again, in milliseconds.
 fn wait_for(world: &mut World, id: ProcessId) -> u64 {
     let begin = world.now;
     world.act();
@@ -118,13 +118,13 @@ fn a_job_is_complete_when_all_slots_ended_well_and_nothing_else_explains_it() {
 fn leaving_for_a_plan_that_is_on_its_way_is_not_completion() {
     let mut world = World::new();
     world.plan(vec![run(1, 1, 1, 1, 0)]);
-    // The program heard of the new incarnation over the feed, before the plan came.
+    // The program was told of the new incarnation over the feed before the plan arrived.
     world.exit(worker(1, 1, 0), Exit::Code(0));
     world.pass(100);
     world.plan(vec![run(1, 2, 2, 2, 0)]);
     assert_eq!((world.living.len(), world.phase(1)), (2, Some(ObservedPhase::Running)));
 
-    // The daemon is away: who knows why they left.
+    // The daemon isn't connected, so it is unknown why they left.
     world.exit(worker(1, 2, 0), Exit::Code(0));
     world.exit(worker(1, 2, 1), Exit::Code(0));
     world.fleet.detached();
@@ -159,7 +159,7 @@ fn a_plan_that_comes_after_the_end_starts_nothing() {
         world.pass(100);
         assert_eq!(world.living, BTreeSet::from([server(1, 1, 0)]));
         world.exit(server(1, 1, 0), Exit::Code(0));
-        // Decided before the end was known.
+        // This was decided before the end was known.
         world.change(vec![run(1, 1, 3, workers, servers)]);
         assert!(world.living.is_empty(), "{workers} {servers}");
         world.fleet.detached();

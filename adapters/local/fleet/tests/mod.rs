@@ -12,17 +12,17 @@ use trainmaster_manager::SlotId;
 
 use super::{plan::Resolve, *};
 
-/// The cluster's, in milliseconds.
+/// The cluster's grace, in milliseconds.
 pub(super) const GRACE: u64 = 1000;
 
-/// The machine: what lives, and what was done so far.
+/// A simulated machine: its living processes, and the actions so far.
 pub(super) struct World {
     pub(super) fleet: Fleet,
     pub(super) now: Duration,
     pub(super) living: BTreeSet<ProcessId>,
-    /// Since it was last looked at.
+    /// Actions since the last call of [`signals`](Self::signals).
     pub(super) actions: Vec<Action>,
-    /// When the fleet is to be asked again.
+    /// Time of the fleet's next step.
     pub(super) wake: Option<Duration>,
     decision: u64,
 }
@@ -64,12 +64,12 @@ impl World {
         world
     }
 
-    /// Sends a full plan; returns the jobs refused.
+    /// Sends a full plan. Returns the refused jobs.
     pub(super) fn plan(&mut self, jobs: Vec<v1::JobPlan>) -> Vec<(u64, String)> {
         self.send(v1::Plan { full: true, jobs, ..v1::Plan::default() })
     }
 
-    /// Sends a plan of what changed; returns the jobs refused.
+    /// Sends a plan of changes only. Returns the refused jobs.
     pub(super) fn change(&mut self, jobs: Vec<v1::JobPlan>) -> Vec<(u64, String)> {
         self.send(v1::Plan { jobs, ..v1::Plan::default() })
     }
@@ -82,7 +82,7 @@ impl World {
         answers.into_iter().filter_map(|answer| Some((answer.job, answer.refused?))).collect()
     }
 
-    /// Lets time pass, a wake-up at a time.
+    /// Advances the time, one wake-up after another.
     pub(super) fn pass(&mut self, ms: u64) {
         let end = self.now + Duration::from_millis(ms);
         self.act();
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// The signals since this was last asked, and who got them.
+    /// Returns the signals since the last call, and their processes.
     pub(super) fn signals(&mut self) -> Vec<(ProcessId, Signal)> {
         let signals = self.actions.drain(..).filter_map(|action| match action {
             Action::Signal { job, incarnation, slot, signal } => Some((ProcessId { job, incarnation, slot }, signal)),
@@ -146,7 +146,7 @@ pub(super) fn server(job: u64, incarnation: u32, index: u32) -> ProcessId {
     ProcessId { job, incarnation, slot: SlotId { role: Role::Server, index } }
 }
 
-/// A job that runs with as many workers and servers, all on server `a`.
+/// A running job with the given numbers of workers and servers, all on server `a`.
 pub(super) fn run(job: u64, incarnation: u32, revision: u32, workers: u32, servers: u32) -> v1::JobPlan {
     let slot = |role: v1::SlotRole, index| v1::Slot {
         role: role.into(),

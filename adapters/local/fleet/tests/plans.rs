@@ -86,14 +86,14 @@ fn a_device_is_not_planned_twice() {
     assert_eq!(world.plan(vec![half(1, 1), half(2, 1)]), []);
     let refused = world.change(vec![half(3, 1)]);
     assert!(refused[0].1.contains("device 0 (gpu) of \"b\" would be planned for 1500"), "{refused:?}");
-    // What one job gives up another can have, in either order.
+    // Another job can use what one job gives up, in either order.
     for jobs in [
         vec![half(3, 1), using(run(2, 2, 1, 1, 0), "a", 1, 1000)],
         vec![using(run(3, 2, 1, 1, 0), "a", 0, 1), half(2, 3)],
     ] {
         assert_eq!(world.change(jobs), []);
     }
-    // The last named of those that changed gives way.
+    // Of the changed jobs, the last named one is refused first.
     let refused = world.change(vec![half(4, 1), half(1, 2)]);
     assert_eq!(refused.iter().map(|(job, _)| *job).collect::<Vec<_>>(), [1, 4]);
 }
@@ -122,7 +122,7 @@ fn who_is_idle_shares_its_device_and_says_so() {
     assert!(world.lives(worker(1, 1, 0)) && world.lives(worker(2, 1, 0)));
     let idle = |world: &World| world.fleet.observe(world.now).values().map(|job| job.slots[0].idle).collect::<Vec<_>>();
     assert_eq!(idle(&world), [false, true]);
-    // They change places, and nobody is stopped for that.
+    // They swap devices, and no process is stopped for that.
     let swapped = [whole(1, true), whole(2, false)].map(|plan| v1::JobPlan { revision: 2, ..plan });
     assert_eq!(world.change(swapped.to_vec()), []);
     assert_eq!((world.signals(), idle(&world)), (vec![], vec![true, false]));
@@ -144,7 +144,7 @@ fn adopted_jobs_are_claimed_or_given_up() {
     world.pass(1);
     assert_eq!(world.signals(), [(worker(2, 1, 0), Signal::Term)]);
 
-    // Nobody can say how it ended: started again, after a wait in which a plan may say that it was done.
+    // How it ended is unknown. It is started again, after a wait in which a plan may say that the job was done.
     world.exit(worker(1, 3, 0), Exit::Unknown);
     assert!(!world.lives(worker(1, 3, 0)));
     world.pass(500);

@@ -74,7 +74,7 @@ fn happen(world: &mut World, revision: u32, event: Event) {
     }
 }
 
-/// What is observed is what lives.
+/// Checks that the observed slots are the living processes.
 fn agrees(world: &World) {
     let observed = world.fleet.observe(world.now);
     let slots: usize = observed.values().map(|job| job.slots.len()).sum();
@@ -84,7 +84,7 @@ fn agrees(world: &World) {
     }
 }
 
-/// Every process obeys what it was told so far, until nothing more happens.
+/// Ends each process that got SIGKILL, and advances the time, until nothing more happens.
 fn obey(world: &mut World) {
     loop {
         let signals = world.signals();
