@@ -1,4 +1,4 @@
-//! Files that people name, read up to a bound: they may be devices, pipes or far too large.
+//! Bounded reads of files that users name. They may be devices, pipes or too large.
 
 use std::{
     fs::File,
@@ -6,18 +6,18 @@ use std::{
     path::Path,
 };
 
-/// Bytes of a table of measurements or of recorded jobs.
+/// Maximum bytes of a table of measurements or of recorded jobs.
 pub const TABLE: u64 = 1 << 30;
 
-/// The text of a file of at most `most` bytes.
+/// Reads a text file of at most `most` bytes.
 ///
 /// # Errors
-/// It can't be read, is longer, or is no text.
+/// The file can't be read, is longer, or isn't UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     take_text(File::open(path)?, most)
 }
 
-/// All that `source` has, in the same way.
+/// Reads a text of at most `most` bytes from `source`.
 ///
 /// # Errors
 /// As [`read_text`].
@@ -26,10 +26,10 @@ pub fn take_text(source: impl Read, most: u64) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text in UTF-8"))
 }
 
-/// The bytes of a file of at most `most`.
+/// Reads a file of at most `most` bytes.
 ///
 /// # Errors
-/// It can't be read, or is longer.
+/// The file can't be read, or is longer.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     take(File::open(path)?, most)
 }

@@ -1,10 +1,10 @@
-//! Time as events carry it: milliseconds since the Unix epoch that never go back, also not across restarts.
+//! The time of events: milliseconds since the Unix epoch. It never decreases, even across restarts.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use trainmaster_core::Time;
 
-/// Follows the wall clock forward; where that jumps back, time goes on at its usual pace from where it was.
+/// Follows the wall clock forward. If that jumps back, the time continues at its usual pace.
 #[derive(Debug)]
 pub struct Clock {
     base: Time,
@@ -12,12 +12,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts at the wall clock's time, or at `last` if that is later.
+    /// Starts at the wall clock's time or at `last`, whichever is later.
     pub fn after(last: Time) -> Self {
         Self { base: wall().max(last), since: Instant::now() }
     }
 
-    /// The time now.
+    /// The current time.
     pub fn now(&mut self) -> Time {
         self.advance(wall(), Instant::now())
     }
@@ -49,9 +49,9 @@ mod tests {
         let mut clock = Clock { base: Time(1_000_000), since: start };
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(clock.advance(Time(1_000_010), at(10)), Time(1_000_010));
-        // An hour back: a second is still a second.
+        // The wall clock jumps back by an hour, and a second still takes a second.
         assert_eq!(clock.advance(Time(-2_600_000), at(1010)), Time(1_001_010));
-        // Forward is followed at once.
+        // A jump forward is followed at once.
         assert_eq!(clock.advance(Time(5_000_000), at(1020)), Time(5_000_000));
         assert_eq!(clock.advance(Time(0), at(1030)), Time(5_000_010));
     }

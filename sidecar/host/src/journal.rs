@@ -1,4 +1,4 @@
-//! Group commit: what gathers while a write is under way, and what waits while the disk can't be written.
+//! Group commit. Records gather during a write, and wait while the disk can't be written.
 
 use std::{
     sync::Arc,
@@ -9,28 +9,27 @@ use trainmaster_core::journal::Record;
 
 use crate::JournalMetrics;
 
-/// First wait before a failed write is tried again; doubles up to the longest.
+/// First and longest delay before a failed write is repeated. The delay doubles with each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
-/// Records between two snapshots have so many times the bytes of the first one, up to a bound: a restart reads them
-/// again.
+/// Minimum bytes of records between two snapshots, as a multiple of the first one's bytes, up to a bound. A restart
+/// reads these records.
 const SNAPSHOTS: usize = 4;
 const MOST_BETWEEN: usize = 64 << 20;
-/// Managers with tokens of their own aren't listened to while so many bytes wait for the write under way: whoever waits
-/// for an answer waits for two writes, and these are as long as what gathers.
+/// Bytes of gathered records from which observations of managers with their own tokens wait. A caller waits for up to
+/// two writes, whose time grows with the gathered bytes.
 const BEHIND: usize = 128 << 10;
 
-/// Bounds of a journal.
+/// Limits of a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalLimits {
-    /// Records between snapshots. There are more where they aren't four times the last snapshot's bytes yet.
+    /// Minimum records between snapshots. They also have at least four times the last snapshot's bytes.
     pub snapshot_records: usize,
-    /// Bytes of records between snapshots, in the same way.
+    /// Minimum bytes of records between snapshots, with the same exception.
     pub snapshot_bytes: usize,
-    /// Bytes of records kept in memory while the store can't be written, beside a snapshot; beyond these a snapshot
-    /// replaces them.
+    /// Maximum bytes of records in memory while the store can't be written. Beyond it, a snapshot replaces them.
     pub waiting_bytes: usize,
-    /// A write that takes longer counts as failed until it is done.
+    /// Time after which an unfinished write counts as failed.
     pub write_limit: Duration,
 }
 
@@ -45,26 +44,26 @@ impl Default for JournalLimits {
     }
 }
 
-/// Answers once it is known whether what was done is on disk, else with why not.
+/// A delayed answer. It gets the result of the write.
 pub type LateReply = Box<dyn FnOnce(Result<(), &str>) + Send>;
 
-/// Where a journal is kept.
+/// The storage of a journal.
 pub trait Store {
-    /// What is kept beside the scheduler's records.
+    /// Data that is written with the scheduler's records.
     type Beside: Beside;
 
-    /// Begins to write something, all of it or nothing. A store that is through with it at once returns what became of
-    /// it; with any other, [`Journal::written`] hears of it later, before the next write begins. A write that fails is
-    /// handed back whole, and comes again with what gathered meanwhile, or with a snapshot in its place.
+    /// Begins an atomic write. A synchronous store returns the result. For any other, the host passes the result to
+    /// [`Journal::written`] before the next write begins. The result of a failed write contains all of its data, which
+    /// the journal writes again with newer records, or replaces by a snapshot.
     fn write(&mut self, write: Write<Self::Beside>) -> Option<Written<Self::Beside>>;
 }
 
-/// What is written together with records.
+/// Data that is written with records.
 pub trait Beside: Default {
-    /// Whether there is nothing to be written.
+    /// Whether there is nothing to write.
     fn is_empty(&self) -> bool;
 
-    /// Appends what is to be written after this.
+    /// Appends later data.
     fn append(&mut self, later: Self);
 }
 
@@ -76,22 +75,22 @@ impl Beside for () {
     fn append(&mut self, (): Self) {}
 }
 
-/// What is written at once, or not at all.
+/// An atomic write.
 #[derive(Debug, Default)]
 pub struct Write<B> {
     /// The scheduler's records, in order.
     pub records: Vec<Vec<u8>>,
-    /// What belongs to them.
+    /// The data beside them.
     pub beside: B,
 }
 
 impl<B: Beside> Write<B> {
-    /// Whether there is nothing to be written.
+    /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty() && self.beside.is_empty()
     }
 
-    /// Appends what is to be written after this.
+    /// Appends a later write.
     pub fn append(&mut self, later: Self) {
         self.records.extend(later.records);
         self.beside.append(later.beside);
@@ -102,7 +101,7 @@ impl<B: Beside> Write<B> {
         self.records.iter().map(Vec::len).sum()
     }
 
-    /// Drops the records before the last snapshot, which is the first one then; its bytes.
+    /// Drops the records before the last snapshot. Returns the snapshot's bytes.
     fn forget_superseded(&mut self) -> usize {
         let Some(at) = self.records.iter().rposition(|record| Record::is_snapshot(record)) else { return 0 };
         self.records.drain(..at);
@@ -110,25 +109,25 @@ impl<B: Beside> Write<B> {
     }
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug)]
 pub struct Written<B> {
-    /// Why nothing was written, with what was to be.
+    /// The error with the data, if nothing was written.
     pub result: Result<(), (String, Write<B>)>,
     /// Bytes of its records.
     pub bytes: usize,
-    /// Time that it took.
+    /// Duration of the write.
     pub took: Duration,
 }
 
-/// How a batch went: written, or why not.
+/// The result of a batch: written, or the error.
 pub type Outcome = Result<(), Arc<str>>;
 
 #[derive(Debug)]
 struct Broken<B> {
     error: Arc<str>,
     waiting: Write<B>,
-    /// Records were dropped: only a snapshot can follow.
+    /// Records were dropped, so a snapshot must come next.
     overflow: bool,
     retry_at: Instant,
     pause: Duration,
@@ -141,8 +140,7 @@ struct UnderWay<E> {
     begun: Instant,
 }
 
-/// What is to be written, and what is done once it is: the effects `E`. While one batch is written the next one
-/// gathers.
+/// Batches of records with their effects `E`, which follow the write. The next batch gathers during a write.
 pub struct Journal<S: Store, E> {
     store: S,
     limits: JournalLimits,
@@ -153,7 +151,7 @@ pub struct Journal<S: Store, E> {
     effects: Vec<E>,
     under_way: Option<UnderWay<E>>,
     broken: Option<Broken<S::Beside>>,
-    /// Since the last snapshot.
+    /// Records since the last snapshot.
     records: usize,
     bytes: usize,
     /// Bytes of the last snapshot.
@@ -161,7 +159,7 @@ pub struct Journal<S: Store, E> {
 }
 
 impl<S: Store, E> Journal<S, E> {
-    /// After these records, which were written first.
+    /// The effects wait for these records, which are written first.
     pub fn new(store: S, limits: JournalLimits, metrics: JournalMetrics, first: &[Vec<u8>]) -> Self {
         let mut journal = Self {
             store,
@@ -180,17 +178,17 @@ impl<S: Store, E> Journal<S, E> {
         journal
     }
 
-    /// Why nothing can be promised now, if so.
+    /// The error, while the store can't be written.
     pub fn error(&self) -> Option<&Arc<str>> {
         self.broken.as_ref().map(|broken| &broken.error)
     }
 
-    /// What is written beside the records with the gathering batch.
+    /// The data beside the records of the gathering batch.
     pub fn beside(&mut self) -> &mut S::Beside {
         &mut self.gathering.beside
     }
 
-    /// Done once the gathering batch is.
+    /// Adds an effect of the gathering batch.
     pub fn then(&mut self, effect: E) {
         self.effects.push(effect);
     }
@@ -213,49 +211,49 @@ impl<S: Store, E> Journal<S, E> {
         self.gathering.records.extend(records);
     }
 
-    /// Whether recovery should soon start at a newer snapshot. Not before several times as much was written as the last
-    /// one took, so that snapshots are a small part of what is written.
+    /// Whether a newer snapshot is due. The records since the last one must have several times its bytes, so that
+    /// snapshots are a small part of the written data.
     pub fn wants_snapshot(&self) -> bool {
         let grown = self.records >= self.limits.snapshot_records || self.bytes >= self.limits.snapshot_bytes;
         match &self.broken {
-            // Needed as soon as the disk is to be tried again; before that it would only grow old.
+            // The snapshot is made when the write is repeated. An earlier one would be outdated by then.
             Some(broken) => broken.overflow && !broken.trying && broken.retry_at <= Instant::now(),
             None => grown && self.bytes >= MOST_BETWEEN.min(SNAPSHOTS * self.snapshot),
         }
     }
 
-    /// Nothing waits to be written, or nothing can be.
+    /// Whether nothing waits to be written, or nothing can be.
     pub fn is_idle(&self) -> bool {
         self.under_way.is_none() && (self.broken.is_some() || (self.gathering.is_empty() && self.effects.is_empty()))
     }
 
-    /// Whether the disk is slower than what comes. One that can't be written at all isn't waited for.
+    /// Whether the disk is slower than the incoming records. False if it can't be written at all.
     pub fn is_behind(&self) -> bool {
         self.under_way.is_some() && self.broken.is_none() && self.gathered > BEHIND
     }
 
-    /// When the journal has to be looked at again by itself.
+    /// The time of the journal's next step without an event.
     pub fn wake_at(&self) -> Option<Instant> {
         let stalls = self.under_way.as_ref().filter(|_| self.broken.is_none());
         self.retry_at().or(stalls.map(|write| write.begun + self.limits.write_limit))
     }
 
-    /// When a failed write is to be tried again. Past that, what waits for a snapshot waits for open tickets.
+    /// The time at which a failed write is repeated. Afterwards, a batch that needs a snapshot waits for open tickets.
     fn retry_at(&self) -> Option<Instant> {
         let waits =
             |broken: &&Broken<S::Beside>| !broken.trying && (!broken.overflow || broken.retry_at > Instant::now());
         self.broken.as_ref().filter(waits).map(|broken| broken.retry_at)
     }
 
-    /// The last chance of what waits.
+    /// Repeats a failed write in the next step, without a further delay.
     pub fn retry_now(&mut self) {
         if let Some(broken) = &mut self.broken {
             broken.retry_at = Instant::now();
         }
     }
 
-    /// Hands over what gathered, if it is time. Returns what can be done at once, with how it went: the store wrote, or
-    /// nothing can be promised.
+    /// Begins to write the gathered batch, if it is time. Returns effects that are due at once, with the result: a
+    /// synchronous store wrote them, or the store can't be written.
     pub fn step(&mut self) -> Option<(Vec<E>, Outcome)> {
         let given_up = self.give_up_slow();
         let Some(broken) = &mut self.broken else {
@@ -276,7 +274,7 @@ impl<S: Store, E> Journal<S, E> {
             more.records.clear();
         }
         broken.waiting.append(more);
-        // A snapshot waits whatever its size: nothing smaller can take its place.
+        // A waiting snapshot may have any size, because nothing smaller can replace it.
         let snapshot = broken.waiting.forget_superseded();
         if broken.waiting.bytes() - snapshot > self.limits.waiting_bytes && !broken.overflow {
             tracing::warn!("records wait for the disk beyond their bound; a snapshot will replace them");
@@ -297,8 +295,8 @@ impl<S: Store, E> Journal<S, E> {
         (!effects.is_empty()).then_some((effects, outcome))
     }
 
-    /// A disk that doesn't answer is one that can't be written, as far as anybody who waits is concerned. What waited
-    /// for the write is returned: should it be done one day after all, nobody relied on it.
+    /// Treats a disk that doesn't answer as one that can't be written. Returns the effects that waited for the write.
+    /// If it completes later, no caller relied on it.
     fn give_up_slow(&mut self) -> Vec<E> {
         let limit = self.limits.write_limit;
         let late = |write: &&mut UnderWay<E>| write.begun.elapsed() >= limit;
@@ -321,7 +319,7 @@ impl<S: Store, E> Journal<S, E> {
         std::mem::take(&mut write.effects)
     }
 
-    /// A write is done; returns what waited for it.
+    /// Takes the result of a write, and returns its effects.
     pub fn written(&mut self, written: Written<S::Beside>) -> (Vec<E>, Outcome) {
         let effects = self.under_way.take().map(|write| write.effects).unwrap_or_default();
         match written.result {
@@ -332,12 +330,12 @@ impl<S: Store, E> Journal<S, E> {
                     self.metrics.commits.inc();
                 }
                 if let Some(broken) = self.broken.as_mut().filter(|broken| broken.overflow) {
-                    // Records were dropped meanwhile: only a snapshot can follow.
+                    // Records were dropped meanwhile, so a snapshot must come next.
                     (broken.trying, broken.retry_at) = (false, Instant::now());
                 } else if let Some(broken) = self.broken.take() {
                     tracing::warn!("the journal can be written again");
                     self.metrics.broken.set(0);
-                    // What gathered during the attempt goes first into the next one.
+                    // Records that gathered during the attempt are part of the next one.
                     let mut next = broken.waiting;
                     next.append(std::mem::take(&mut self.gathering));
                     self.gathering = next;
@@ -379,7 +377,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes at once, if it can.
+    /// A store that writes at once, if it can.
     #[derive(Default)]
     struct Memory {
         fails: bool,

@@ -1,14 +1,13 @@
-//! What a host of the scheduler is made of: time for its events, a journal over a store, tickets that are opened, run
-//! and given up in time, and what training programs are told.
+//! The parts of a host of the scheduler: the time of events, a journal over a store, tickets with their deadlines, and
+//! the messages to training programs.
 //!
-//! The core decides from events alone. A host brings it these events, runs its tickets, and gives nobody
-//! anything before it is on disk. There are two hosts: the daemon, which writes and decides on threads of their own,
-//! and the agent inside slurmctld, which does both on the plugin's one thread. Both are loops over the parts of this
-//! crate:
+//! The core decides from events alone. A host passes events to it, runs its tickets, and sends no result before it is
+//! on disk. There are two hosts. The daemon writes and decides on separate threads. The agent inside slurmctld does
+//! both on the plugin's one thread. Both are loops over the parts of this crate:
 //!
-//! 1. Stamp what happened with [`Clock::now`] and give it to the scheduler.
-//! 2. [`Tickets::open`] what is due, [run](Run::run) it, and give it [back](Tickets::returned).
-//! 3. Add the scheduler's records to the [`Journal`], with what is to be done once they are on disk.
+//! 1. Stamp an event with [`Clock::now`] and apply it to the scheduler.
+//! 2. [Open](Tickets::open) due tickets, [run](Run::run) them, and [return](Tickets::returned) them.
+//! 3. Add the scheduler's records to the [`Journal`], with the effects that follow once they are on disk.
 
 pub mod bounded;
 mod clock;

@@ -1,4 +1,4 @@
-//! What is counted and measured of journals and tickets.
+//! Metrics of journals and tickets.
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector};
 use trainmaster_core::{Source, State};
@@ -6,7 +6,7 @@ use trainmaster_core::{Source, State};
 const FAST: [f64; 10] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
 const SHARES: [f64; 8] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0];
 
-/// Metrics of a journal; a clone counts into the same.
+/// Metrics of a journal. Clones share them.
 #[derive(Clone, Debug)]
 pub struct JournalMetrics {
     pub(crate) seconds: Histogram,
@@ -17,10 +17,10 @@ pub struct JournalMetrics {
 }
 
 impl JournalMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     ///
     /// # Errors
-    /// The registry has them already.
+    /// The registry contains them already.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let add = Adder(registry);
         Ok(Self {
@@ -33,7 +33,7 @@ impl JournalMetrics {
     }
 }
 
-/// Metrics of decisions and fits; a clone counts into the same.
+/// Metrics of decisions and fits. Clones share them.
 #[derive(Clone, Debug)]
 pub struct TicketMetrics {
     pub(crate) decision_seconds: Histogram,
@@ -45,10 +45,10 @@ pub struct TicketMetrics {
 }
 
 impl TicketMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     ///
     /// # Errors
-    /// The registry has them already.
+    /// The registry contains them already.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let add = Adder(registry);
         let decision = "Time from opening a ticket to its committed decision";
@@ -74,7 +74,7 @@ impl TicketMetrics {
         self.decisions.with_label_values(&[source]).inc();
     }
 
-    /// A round of fits was committed.
+    /// Counts a committed round of fits.
     pub(crate) fn fitted(&self, state: &State) {
         for job in state.jobs.values() {
             if job.learnt.fits.loss.is_none() && job.learnt.losses.last_epoch().is_some_and(|epoch| epoch > 5) {
@@ -90,15 +90,15 @@ impl TicketMetrics {
     }
 }
 
-/// Makes metrics with the common prefix and registers them.
+/// Makes and registers metrics with the common prefix.
 #[derive(Clone, Copy, Debug)]
 pub struct Adder<'a>(pub &'a Registry);
 
 impl Adder<'_> {
-    /// Registers a metric that has its whole name.
+    /// Registers a metric with its full name.
     ///
     /// # Errors
-    /// The registry has a metric of this name.
+    /// The registry contains a metric with this name.
     pub fn register<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C, prometheus::Error> {
         self.0.register(Box::new(metric.clone()))?;
         Ok(metric)

@@ -1,16 +1,16 @@
-//! What training programs are told: their assignments, and what became of their reports.
+//! Messages to training programs: assignments, and answers to reports.
 
 use trainmaster_core::{Allocation, EventError, Job, Span, State};
 use trainmaster_feed::{JobAssignment, Standing};
 use trainmaster_proto::{slots_to_wire, work_to_wire};
 
-/// For each report why it was ignored, if it was.
+/// For each report, the reason if it was ignored.
 pub type Answers = Vec<Result<(), String>>;
 
 /// The answer to a report.
 ///
 /// # Errors
-/// Why it is ignored.
+/// The reason why the report is ignored.
 pub fn answer(taken: Result<(), EventError>) -> Result<(), String> {
     taken.map_err(|error| match error {
         EventError::Report { problem, .. } => problem.to_owned(),
@@ -18,8 +18,8 @@ pub fn answer(taken: Result<(), EventError>) -> Result<(), String> {
     })
 }
 
-/// The assignment of an active job: its programs run in these slots, or stop if it has none. Incarnation and revision
-/// are those that the job was issued. A stopping program may take `grace`.
+/// The assignment of an active job. Its programs run in these slots, or stop if it has none. It has the job's issued
+/// incarnation and revision. `grace` is the maximum time to stop.
 pub fn assignment(state: &State, job: &Job, slots: Option<&Allocation>, grace: Span) -> JobAssignment {
     JobAssignment {
         name: job.spec.name.clone(),

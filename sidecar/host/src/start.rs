@@ -6,7 +6,7 @@ use trainmaster_core::{Event, EventError, Scheduler, Settings, Term, Time};
 /// Returns the term.
 ///
 /// # Errors
-/// The scheduler doesn't allow the settings.
+/// The scheduler rejects the settings.
 pub fn begin(scheduler: &mut Scheduler, now: Time, last: Term, settings: &Settings) -> Result<Term, EventError> {
     let term = Term(last.max(scheduler.state().term).0 + 1);
     scheduler.apply(now, Event::TermBegan(term))?;

@@ -1,4 +1,4 @@
-//! When to decide and to fit, and what becomes of the tickets.
+//! The schedule of decisions and fits, and the tickets of both.
 
 use std::time::{Duration, Instant};
 
@@ -10,24 +10,24 @@ use trainmaster_core::{
 
 use crate::TicketMetrics;
 
-/// First and longest wait after an engine that failed or was late.
+/// First and longest delay after an engine that failed or was late.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Between two decisions at least so long: what comes in meanwhile is decided together.
+/// Minimum time between two decisions. Events in between are decided together.
 const GAP: Duration = Duration::from_millis(20);
-/// A round of fits that takes longer is given up.
+/// Time after which a round of fits is abandoned.
 const FITS_LIMIT: Duration = Duration::from_secs(60);
-/// Given-up engines and fits that may still be running; until one ends no more are started.
+/// Maximum number of abandoned engines and fits that still run. No others start until one of them ends.
 const STRAYS: usize = 4;
 
-/// What tickets may take.
+/// Limits of tickets.
 #[derive(Clone, Copy, Debug)]
 pub struct TicketLimits {
-    /// Time of an engine until its ticket is given up.
+    /// Time until an engine's ticket is abandoned.
     pub decision: Duration,
-    /// Steps of an engine, each about one candidate looked at.
+    /// Maximum steps of an engine. A step is about one examined candidate.
     pub budget: Budget,
-    /// Longest wait of a due decision for a round of fits.
+    /// Maximum wait of a due decision for a round of fits.
     pub fits_wait: Duration,
     /// Time between rounds of fits while reports come in.
     pub fits_every: Duration,
@@ -44,16 +44,16 @@ impl Default for TicketLimits {
     }
 }
 
-/// A ticket to be run, on any thread.
+/// A ticket to run, on any thread.
 pub enum Run {
-    /// An engine is to decide.
+    /// The ticket of an engine.
     Engine(Box<Ticket>, Budget),
-    /// Curves are to be fitted.
+    /// The ticket of a round of fits.
     Fits(FitTicket),
 }
 
 impl Run {
-    /// Runs it: this is what takes long.
+    /// Runs the ticket. This takes long.
     pub fn run(self) -> Ran {
         match self {
             Self::Engine(ticket, budget) => Ran(Outcomes::Decided(ticket.run(budget))),
@@ -65,7 +65,7 @@ impl Run {
     }
 }
 
-/// A ticket that was run, for [`Tickets::returned`].
+/// A finished ticket, for [`Tickets::returned`].
 pub struct Ran(Outcomes);
 
 enum Outcomes {
@@ -78,7 +78,7 @@ enum Outcomes {
 pub struct Made {
     /// The decision.
     pub decision: Decision,
-    /// Time from opening its ticket to its commit.
+    /// Time from the opening of its ticket to its commit.
     pub took: Duration,
 }
 
@@ -89,29 +89,29 @@ struct Open {
     limit: Instant,
 }
 
-/// The tickets that are open, and when the next ones are opened: one for an engine and one for fits at most. A decision
-/// that is due waits for the fits of what was reported before it.
+/// The open tickets and the times of the next ones. At most one engine and one round of fits are open. A due decision
+/// waits for the fits of earlier reports.
 #[derive(Debug)]
 pub struct Tickets {
     limits: TicketLimits,
     metrics: TicketMetrics,
     engine: Option<Open>,
     fits: Option<Open>,
-    /// Given up, but still running.
+    /// Abandoned tickets that still run.
     strays: usize,
     not_before: Option<Instant>,
     failures: u32,
-    /// There may be something that no fit knows.
+    /// Whether there may be data without a fit.
     news: bool,
-    /// The open round of fits covers only some of those that have news.
+    /// Whether the open round covers only some of the jobs with new data.
     leaves_news: bool,
     next_fits: Instant,
-    /// Since when a decision is due and waits for fits.
+    /// The time since which a due decision waits for fits.
     due_since: Option<Instant>,
 }
 
 impl Tickets {
-    /// None is open.
+    /// Whether no ticket is open.
     pub fn new(limits: TicketLimits, metrics: TicketMetrics) -> Self {
         Self {
             limits,
@@ -128,19 +128,18 @@ impl Tickets {
         }
     }
 
-    /// Other limits, for tickets that are opened from now on.
+    /// Sets the limits of later tickets.
     pub fn limit(&mut self, limits: TicketLimits) {
         self.limits = limits;
     }
 
-    /// An event is about to be applied.
+    /// Notes an event that is about to be applied.
     pub fn hear(&mut self, event: &Event) {
         self.news |= matches!(event, Event::Reported { .. } | Event::JobSubmitted { .. });
     }
 
-    /// Gives up what takes too long, and opens what is due, unless everything is `held`: because a snapshot is due,
-    /// which waits until no ticket is open, or because nothing can be written down. The host runs what it gets, and
-    /// gives it [back](Self::returned).
+    /// Abandons late tickets and opens due ones, unless they are `held`: a due snapshot waits until no ticket is open,
+    /// or the journal can't be written. The host runs the tickets and [returns](Self::returned) them.
     pub fn open(&mut self, scheduler: &mut Scheduler, now: Time, held: bool) -> Vec<Run> {
         let instant = Instant::now();
         self.give_up_late(scheduler, now, instant);
@@ -152,7 +151,7 @@ impl Tickets {
         self.due_since = due.then(|| self.due_since.unwrap_or(instant));
         let mut runs: Vec<Run> = self.open_fits(scheduler, now, instant).into_iter().collect();
         let ready = self.due_since.is_some_and(|since| {
-            // However fast reports come in: one round of fits, and not longer than this.
+            // A decision waits for one round of fits and for a bounded time, at any rate of reports.
             self.fits.is_none() || instant >= since + self.limits.fits_wait
         });
         if ready {
@@ -198,8 +197,8 @@ impl Tickets {
         Some(Run::Fits(ticket))
     }
 
-    /// Commits what was run, unless it was given up meanwhile, or is a decision and nothing can be written down.
-    /// Returns a decision that was committed.
+    /// Commits a finished ticket, unless it was abandoned, or is a decision while the journal can't be written. Returns
+    /// the committed decision.
     pub fn returned(&mut self, scheduler: &mut Scheduler, now: Time, ran: Ran, can_write: bool) -> Option<Made> {
         match ran.0 {
             Outcomes::Decided(outcome) => match self.engine.take_if(|open| open.id == outcome.ticket()) {
@@ -213,8 +212,8 @@ impl Tickets {
                         self.metrics.fitted(scheduler.state());
                     }
                     if std::mem::take(&mut self.leaves_news) {
-                        // One ticket doesn't cover all: the others come as soon as half of the time is left to
-                        // everything else.
+                        // One ticket doesn't cover all jobs. The next one follows after as long a pause, so half of the
+                        // time remains for other work.
                         self.news = true;
                         self.next_fits = Instant::now() + open.begun.elapsed();
                     }
@@ -273,7 +272,7 @@ impl Tickets {
         self.not_before = Some(Instant::now() + wait);
     }
 
-    /// When [`open`](Self::open) has to be called again even if nothing happens.
+    /// The time of the next call of [`open`](Self::open) without an event.
     pub fn wake(&self, scheduler: &Scheduler, now: Time, held: bool) -> Option<Instant> {
         let instant = Instant::now();
         let limits = self.engine.iter().chain(&self.fits).map(|open| open.limit);
@@ -285,11 +284,11 @@ impl Tickets {
             let fits = self.fits.as_ref().map(|_| since + self.limits.fits_wait);
             [self.not_before, fits].into_iter().flatten().fold(at, Instant::max)
         });
-        // While a snapshot is due, only what is open can bring it nearer; while the disk can't be written, nothing.
+        // While a due snapshot waits, only open tickets matter. While the disk can't be written, nothing does.
         limits.chain(fits.filter(|_| !held)).chain(due.filter(|_| !held)).min()
     }
 
-    /// The host ends: what is open has no one to finish it.
+    /// Abandons all tickets at the end of the host.
     pub fn give_up(&mut self, scheduler: &mut Scheduler, now: Time) {
         for open in [self.engine.take(), self.fits.take()].into_iter().flatten() {
             scheduler.abandon(now, open.id, Why::Lost);
@@ -341,7 +340,7 @@ mod tests {
             self.tickets.open(&mut self.scheduler, Time(1_000_000), false)
         }
 
-        /// Runs all that is due; the decisions.
+        /// Runs all due tickets and returns the decisions.
         fn settle(&mut self) -> Vec<Decision> {
             let mut made = Vec::new();
             loop {

@@ -1,4 +1,4 @@
-//! Ending in good order when asked to.
+//! An orderly end on request.
 
 use std::io;
 
@@ -14,15 +14,15 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// From now on these signals no longer end the program by themselves.
+    /// Catches these signals. They no longer end the program.
     ///
     /// # Errors
-    /// The system doesn't let them be caught.
+    /// The system doesn't allow to catch them.
     pub fn new() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -31,12 +31,12 @@ impl StopSignals {
     }
 }
 
-/// Whether it is time to end, for everybody who has to know.
+/// A request to end that all tasks see. Clones share it.
 #[derive(Clone)]
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// One that is asked for by calling the function.
+    /// A request, and the function that makes it.
     pub fn new() -> (impl FnOnce(), Self) {
         let (ask, asked) = watch::channel(false);
         let ask = move || {
@@ -45,16 +45,16 @@ impl Stop {
         (ask, Self(asked))
     }
 
-    /// Whether it was asked for.
+    /// Whether the end was requested.
     pub fn is_asked(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until it is asked for.
+    /// Waits for the request.
     pub async fn asked(&self) {
         let mut asked = self.0.clone();
         if asked.wait_for(|asked| *asked).await.is_err() {
-            // Nobody is left who could ask.
+            // Nobody can make the request any more.
             std::future::pending::<()>().await;
         }
     }
