@@ -1,4 +1,4 @@
-//! [`Engine`] without its types: what the scheduler holds, and what it remembers between decisions.
+//! [`Engine`] without its types, as the scheduler holds it, with its memory between decisions.
 
 use std::any::Any;
 
@@ -14,7 +14,7 @@ use crate::{
     state::{Change, State},
 };
 
-/// An engine's memory, whatever its type.
+/// An engine's memory of any type.
 pub trait AnyMemo: Send + Sync {
     #[doc(hidden)]
     fn boxed(&self) -> Box<dyn AnyMemo>;
@@ -22,7 +22,7 @@ pub trait AnyMemo: Send + Sync {
     fn bytes(&self) -> Vec<u8>;
     #[doc(hidden)]
     fn any(&mut self) -> &mut dyn Any;
-    /// The engine's own.
+    /// The engine's own memo.
     #[doc(hidden)]
     fn own(&mut self) -> &mut dyn Any;
 }
@@ -42,16 +42,16 @@ impl<M: Clone + Serialize + Send + Sync + 'static> AnyMemo for Kept<M> {
     }
 }
 
-/// What is remembered from one decision to the next.
+/// The memory between two decisions.
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Kept<M> {
     /// See [`Round::last`].
     last: u32,
-    /// What the engine remembers.
+    /// The engine's own memo.
     own: M,
 }
 
-/// Grows when the layout of [`Kept`] changes.
+/// Version of the layout of [`Kept`].
 const KEPT_VERSION: u32 = 1;
 
 impl<M: 'static> Kept<M> {
@@ -60,10 +60,10 @@ impl<M: 'static> Kept<M> {
     }
 }
 
-/// An engine's index, whatever its type; `None` where it is to be rebuilt.
+/// An engine's index of any type. `None`: it has to be rebuilt.
 pub type AnyIndex = Option<Box<dyn Any + Send>>;
 
-/// [`Engine`], object-safe.
+/// An object-safe [`Engine`].
 pub trait AnyEngine: Send + Sync {
     /// See [`Engine::triggers`].
     fn triggers(&self) -> Triggers;
@@ -74,18 +74,18 @@ pub trait AnyEngine: Send + Sync {
     /// See [`Engine::accepts`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Engine::accepts`].
     fn accepts(&self, spec: &JobSpec) -> Result<(), String>;
     /// An empty memory.
     fn new_memo(&self) -> Box<dyn AnyMemo>;
-    /// A memory from its bytes; `None` if they are of another version or engine.
+    /// Reads a memory. `None` if the bytes are of another version or engine.
     fn read_memo(&self, version: u32, bytes: &[u8]) -> Option<Box<dyn AnyMemo>>;
     /// See [`Engine::MEMO_VERSION`].
     fn memo_version(&self) -> u32;
     /// See [`Engine::decide`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Engine::decide`].
     fn decide(
         &self,
         state: &State,
@@ -118,7 +118,8 @@ impl<E: Engine> AnyEngine for E {
     }
     fn read_memo(&self, version: u32, bytes: &[u8]) -> Option<Box<dyn AnyMemo>> {
         let memo: Kept<E::Memo> = match version {
-            // Of times when each engine remembered that server itself, or none, after its own.
+            // The layout before [`Kept`]: the engine's own memo, possibly followed by its copy of `last`, which is
+            // ignored.
             _ if version == E::MEMO_VERSION => Kept { last: 0, own: postcard::from_bytes(bytes).ok()? },
             _ if version == AnyEngine::memo_version(self) => postcard::from_bytes(bytes).ok()?,
             _ => return None,
@@ -148,7 +149,7 @@ impl<E: Engine> AnyEngine for E {
         let mut round = Round::new(state, changes, board, own, last, budget);
         Engine::decide(self, &mut round, memo)?;
         let proposal = round.proposal;
-        // After an error it may be half-updated: it is rebuilt.
+        // After an error the index may be half-updated, so it is rebuilt.
         *index = Some(kept);
         Ok(proposal)
     }

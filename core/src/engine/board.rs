@@ -1,4 +1,4 @@
-//! The servers as engines see them while they place: room and order, kept from round to round.
+//! The servers for placement by engines: their room and order, kept from round to round.
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
@@ -17,9 +17,9 @@ use crate::{
     state::{Change, State},
 };
 
-/// Free room on every server under the plan in the making, and the servers in its order.
+/// Free room of all servers under the plan of the current round, and the order of the servers.
 ///
-/// Building it is O(S log S); keeping it costs what changed.
+/// O(S log S) to build. An update costs in proportion to the changes.
 #[derive(Clone, Default)]
 pub struct Board {
     pub(crate) room: Room,
@@ -27,7 +27,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// Brings it up to the state's plan.
+    /// Updates the board to the state's plan.
     pub(crate) fn sync(&mut self, state: &State, changes: &Vector<Change>, sort_by: SortBy) {
         if !self.free.is_current(state, sort_by) || self.room.len() > state.servers.len() {
             self.room = Room::of(state);
@@ -42,7 +42,7 @@ impl Board {
         }
     }
 
-    /// Gives back what the plan gives a job.
+    /// Frees the room of a job's planned slots.
     pub(crate) fn release(&mut self, state: &State, job: &Job) {
         if let Some(allocation) = job.verdict.allocation() {
             self.room.release(job, allocation);
@@ -71,7 +71,7 @@ impl Board {
         Ok(counts.and_then(|counts| self.take(state, job, &counts)))
     }
 
-    /// Places a shape slot by slot, each where `choose` says, and takes its room.
+    /// Places a shape slot by slot on the servers that `choose` returns, and takes its room.
     pub(crate) fn place_each(
         &mut self,
         state: &State,
@@ -82,10 +82,10 @@ impl Board {
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let rules = state.settings.shape.of(&job.spec);
         if rules.equal_per_server || !rules.colocate {
-            // Slot by slot can't keep to these rules; an even spread does.
+            // Placement slot by slot can't keep these rules. An even spread does.
             return self.place_even(state, job, shape, budget);
         }
-        // A worker and a parameter server in turn, so that both roles meet the same order of servers.
+        // Workers and parameter servers alternate, so that both roles get the same order of servers.
         let most = shape.workers.max(shape.servers);
         let turns = (0..most).flat_map(|turn| [(Role::Worker, turn), (Role::Server, turn)]);
         let turns = turns.filter(|(role, turn)| *turn < shape.count(*role));
@@ -98,14 +98,14 @@ impl Board {
                 Role::Server => count.servers += 1,
             }
         }
-        // Only the counts matter from here: slots that the job already has there are kept.
+        // From here only the counts matter. Slots that the job already has on a server are kept.
         self.give_back(state, job, &taken);
         let counts: Vec<Count> = counts.into_iter().map(|(server, shape)| Count { server, shape }).collect();
         Ok(self.take(state, job, &counts))
     }
 
-    /// Places tasks in their order, each where `choose` says, and takes their room; none of it where one finds no
-    /// place.
+    /// Places tasks in order on the servers that `choose` returns, and takes their room. If one task has no place, it
+    /// takes none.
     pub(crate) fn place_tasks(
         &mut self,
         state: &State,
@@ -129,8 +129,8 @@ impl Board {
         Ok(Some(Allocation::new(taken)))
     }
 
-    /// Places a running job that gets another number of workers: what stays is where it was, new workers come first to
-    /// the job's own servers, the one with the fewest of them first, then to the freest others. Takes the room.
+    /// Places a running job with another number of workers. Existing slots keep their servers. New workers first go to
+    /// the job's own servers, starting with the one with the fewest, then to the freest others. Takes the room.
     pub(crate) fn resize(
         &mut self,
         state: &State,
@@ -147,7 +147,7 @@ impl Board {
                 Role::Server => count.servers += 1,
             }
         }
-        // The first worker of a ring keeps the parameters, so it is the last to go.
+        // The first worker of a ring keeps the parameters, so it is removed last.
         let keeper = old.of(Role::Worker).first().map(|slot| slot.server);
         for _ in workers..old.shape().workers {
             let least = |id: &ServerId| u32::from(Some(*id) == keeper);
@@ -178,7 +178,7 @@ impl Board {
         Ok(self.take(state, job, &counts))
     }
 
-    /// A slot is used in another way.
+    /// Changes how a slot is used.
     pub(crate) fn use_slot(
         &mut self,
         state: &State,
@@ -191,13 +191,13 @@ impl Board {
         self.free.update(&self.room, id, state.server(id).present);
     }
 
-    /// Gives back what was taken for a job in this round.
+    /// Frees the room that was taken for a job in this round.
     pub(crate) fn give_back(&mut self, state: &State, job: &Job, allocation: &Allocation) {
         self.room.release(job, allocation);
         self.moved(state, allocation);
     }
 
-    /// Places a job by counts, which must fit, and takes its room. Slots that it has there are kept.
+    /// Places a job by counts, which must fit, and takes its room. Slots that the job has on these servers are kept.
     pub(crate) fn take(&mut self, state: &State, job: &Job, counts: &[Count]) -> Option<Arc<Allocation>> {
         let allocation = place::assign(&mut self.room, job, counts, job.verdict.allocation().map(|before| &**before))?;
         for count in counts {
@@ -206,7 +206,7 @@ impl Board {
         Some(allocation)
     }
 
-    /// Takes the room of an allocation again, slot by slot; false, and nothing taken, if it is no longer there.
+    /// Takes the room of an allocation again, slot by slot. If it is no longer free, takes nothing and returns false.
     pub(crate) fn restore(&mut self, state: &State, job: &Job, allocation: &Allocation) -> bool {
         let mut taken = Vec::new();
         for slot in allocation.slots() {
@@ -223,12 +223,12 @@ impl Board {
     }
 }
 
-/// The most that is free of each resource on one server that a job may use, found once a round for each role and set of
-/// labels. O(servers) each.
+/// The largest free amount of each resource on one server that a job can use. It is computed once per round for each
+/// role and set of labels. O(servers) each.
 #[derive(Default)]
 pub(crate) struct Largest<'a>(BTreeMap<Wanted<'a>, (i64, Option<ServerId>)>);
 
-/// Labels, and what is wanted for a role.
+/// Labels, role and resource.
 type Wanted<'a> = (&'a BTreeMap<String, String>, Role, ResourceId);
 
 impl<'a> Largest<'a> {
@@ -248,8 +248,7 @@ impl<'a> Largest<'a> {
         })
     }
 
-    /// Why a shape isn't given: a limit's or the cluster's resource that runs short, else what has [no
-    /// room](Self::reason).
+    /// Why a shape is refused: the resource whose limit or total is short, else the one with [no room](Self::reason).
     pub(crate) fn refusal(
         &mut self,
         state: &State,
@@ -262,7 +261,7 @@ impl<'a> Largest<'a> {
         if ledger.has(job, &total) { self.reason(state, room, job, shape) } else { ledger.reason(state, job, &total) }
     }
 
-    /// Why a shape has no room, by the resource of one slot that is shortest on any server.
+    /// Why a shape has no room: the resource of one slot that is shortest on any server.
     pub(crate) fn reason(&mut self, state: &State, room: &Room, job: &'a Job, shape: Shape) -> Reason {
         let mut worst: Option<(f64, Reason)> = None;
         for role in [Role::Worker, Role::Server].into_iter().filter(|role| shape.count(*role) > 0) {

@@ -1,68 +1,68 @@
-//! What an engine is.
+//! The interface of an engine.
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::round::Round;
 use crate::{budget::EngineError, job::JobSpec, place::SortBy, policy::Demonstration, state::State, time::Span};
 
-/// What makes an engine run.
+/// The events that make an engine run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Triggers {
-    /// At least so often while there are jobs.
+    /// Maximum time between rounds while there are jobs.
     pub interval: Option<Span>,
-    /// When a job arrives, or a held one goes on.
+    /// A job arrived, or a held job was resumed.
     pub arrival: bool,
-    /// When a job ends or is held, or a server comes.
+    /// A job ended or was held, or completed a data chunk.
     pub departure: bool,
 }
 
-/// What the guard holds the sum of plans against.
+/// The limit of the guard on the sums of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limits {
-    /// Reservations: Σ planned ≤ capacity − foreign use, or more where the pool
+    /// Reservations: Σ planned ≤ capacity − foreign use, or more if the pool
     /// [oversubscribes](crate::settings::ShapeRules::oversubscribe).
     Reserved,
-    /// Besides: no server comes to carry more than so many thousandths of what it has, as measured.
+    /// Also limits the measured load of each server to this many thousandths of its capacity.
     Measured(u16),
 }
 
-/// Whether a job may run with some of its slots queued or preempted.
+/// Whether a job can run while some of its slots are queued or preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gang {
-    /// All slots run or none.
+    /// All slots run, or none.
     Whole,
-    /// Work items may wait on their slots one by one.
+    /// Individual work items can wait on their slots.
     Partial,
 }
 
-/// A scheduling policy. A new one is a file in `engines` and a word in its list.
+/// A scheduling policy. A new one needs a file in `engines` and an entry in its list.
 ///
-/// `decide` must depend on its arguments alone: same state, changes, memo and budget, same proposal; a rebuilt index
-/// gives the same proposal as a kept one.
+/// `decide` must depend only on its arguments: the same state, changes, memo and budget give the same proposal. A
+/// rebuilt index gives the same proposal as a kept one.
 pub trait Engine: Send + Sync {
-    /// Its own memory between decisions: explicit, versioned, small or in chunks behind `Arc`.
+    /// The engine's memory between decisions: explicit, versioned, and small or in chunks behind `Arc`.
     type Memo: Clone + Default + Serialize + DeserializeOwned + Send + Sync + 'static;
-    /// Grows when the memo's layout changes; a memo of another version starts empty.
+    /// Version of the memo's layout. A memo of another version starts empty.
     const MEMO_VERSION: u32 = 1;
-    /// Derived from the state, moved from ticket to ticket, rebuilt from `Default` if lost.
+    /// Data derived from the state. It is moved from ticket to ticket, and rebuilt from `Default` if lost.
     type Index: Default + Send + 'static;
 
-    /// What makes it run.
+    /// The events that make the engine run.
     fn triggers(&self) -> Triggers;
-    /// The order in which the round's board has the servers; none where it isn't looked at.
+    /// The order of the servers on the round's board. `None` if the engine doesn't use it.
     fn order(&self) -> Option<SortBy> {
         Some(SortBy::Share)
     }
-    /// What sums are held against.
+    /// The limit on the sums of its plans.
     fn limits(&self) -> Limits {
         Limits::Reserved
     }
-    /// All slots or none, or finer.
+    /// Whether jobs run with all slots or also with some.
     fn gang(&self) -> Gang {
         Gang::Whole
     }
-    /// Whether it could ever run such a job; asked when one is submitted.
+    /// Whether the engine can run such a job. It is called at submission.
     ///
     /// # Errors
     /// The key that is wrong, its value and what is allowed.
@@ -71,17 +71,17 @@ pub trait Engine: Send + Sync {
     }
     /// Proposes changes to the plan in the round's state.
     ///
-    /// Jobs whose [`mandate`](State::mandate) isn't free must not be changed.
+    /// It must not change jobs whose [`mandate`](State::mandate) isn't free.
     ///
     /// # Errors
-    /// The budget is used up, or something it needs is missing; the memo is then as before.
+    /// The budget is used up, or a needed input is missing. The memo is then unchanged.
     fn decide(&self, round: &mut Round<'_, Self::Index>, memo: &mut Self::Memo) -> Result<(), EngineError>;
-    /// What it goes by at the moment, such as its prices: named numbers for plots. Decides nothing.
+    /// Current internal values of the engine, such as prices: named numbers for plots. Decides nothing.
     fn readings(&self, _: &State, _: &Self::Memo) -> Vec<(String, f64)> {
         Vec::new()
     }
-    /// What its heuristic would choose now, from what a policy would be shown: for hosts that train one. Decides
-    /// nothing.
+    /// The current choices of the engine's heuristic, with the inputs that a policy would get. For hosts that train a
+    /// policy. Decides nothing.
     fn demonstrate(&self, _: &State, _: &Self::Memo) -> Vec<Demonstration> {
         Vec::new()
     }

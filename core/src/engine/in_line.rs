@@ -1,4 +1,4 @@
-//! Serving jobs that wait in a line: each as it was requested, and what runs is left alone.
+//! Jobs that wait in a line: each starts with its requested shape, and running jobs don't change.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) fn by_arrival(waiting: &mut [&Arc<Job>]) {
 }
 
 impl<'a, I> Round<'a, I> {
-    /// Jobs that wait and are the engine's to plan, and what those with slots leave. O(jobs).
+    /// The waiting jobs that the engine may plan, and the totals that jobs with slots leave. O(jobs).
     pub(crate) fn waiting_jobs(&self) -> (Vec<&'a Arc<Job>>, Ledger) {
         let mut ledger = Ledger::of(self.state);
         let mut waiting = Vec::new();
@@ -31,7 +31,7 @@ impl<'a, I> Round<'a, I> {
         (waiting, ledger)
     }
 
-    /// Starts waiting jobs in their order, as they were requested, each where `place` finds room for it.
+    /// Starts waiting jobs in order with their requested shapes, if `place` finds room for them.
     pub(crate) fn start_in_line(
         &mut self,
         (waiting, mut ledger): (&[&'a Arc<Job>], Ledger),
@@ -60,7 +60,7 @@ impl<'a, I> Round<'a, I> {
             } else {
                 ledger.reason(state, job, &total)
             };
-            // Its tenant's or queue's limit is nobody else's concern.
+            // A limit of its tenant or queue doesn't hold back other jobs.
             let limited = matches!(&reason, Reason::Exhausted { scope: Scope::Tenant(_) | Scope::Queue(_), .. });
             self.proposal.wait(job, reason);
             if !limited {

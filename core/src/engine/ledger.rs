@@ -1,4 +1,4 @@
-//! Totals while an engine hands out units: the cluster's, and what limits leave to queues and tenants.
+//! Totals during the allocation of units: of the cluster, and of the limits of queues and tenants.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{
     state::{Account, State},
 };
 
-/// Whose limit it is.
+/// The owner of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Tenant(TenantId),
@@ -18,7 +18,7 @@ pub(crate) enum Owner {
 }
 
 impl Owner {
-    /// Whether a job counts against it.
+    /// Whether a job counts towards the limit.
     pub(crate) fn owns(self, job: &Job) -> bool {
         match self {
             Self::Tenant(id) => job.tenant == id,
@@ -27,7 +27,7 @@ impl Owner {
     }
 }
 
-/// What is left to hand out.
+/// The amounts that are left to allocate.
 #[derive(Clone)]
 pub(crate) struct Ledger {
     cluster: Amounts,
@@ -37,7 +37,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// All that is usable and within limits, with nothing handed out.
+    /// All usable amounts within limits, with nothing allocated.
     pub(crate) fn of(state: &State) -> Self {
         let limits = |account: &Account| account.limits.clone();
         let tenants: Vec<_> = state.tenants.iter().map(limits).collect();
@@ -53,7 +53,8 @@ impl Ledger {
         Self { cluster, tenants, queues, limited }
     }
 
-    /// What the plan leaves within limits. The cluster's total counts in full: servers say what is left there.
+    /// The amounts within limits that the plan leaves. The cluster's total isn't reduced, because the servers' room
+    /// limits it.
     pub(crate) fn left(state: &State) -> Self {
         let mut ledger = Self::of(state);
         let accounts = ledger.tenants.iter_mut().zip(&state.tenants).chain(ledger.queues.iter_mut().zip(&state.queues));
@@ -68,13 +69,13 @@ impl Ledger {
         self.limited
     }
 
-    /// Whether this much more is left to a job.
+    /// Whether the job can get this much more.
     #[inline]
     pub(crate) fn has(&self, job: &Job, amounts: &Amounts) -> bool {
         amounts.fits(&self.cluster) && (!self.limited || self.limit_reason(job, amounts).is_none())
     }
 
-    /// Hands it out; `times` = −1 takes it back.
+    /// Takes the amounts. `times` = −1 returns them.
     #[inline]
     pub(crate) fn take(&mut self, job: &Job, amounts: &Amounts, times: i64) {
         self.cluster.add_times(amounts, -times);
@@ -88,7 +89,7 @@ impl Ledger {
         }
     }
 
-    /// Whether what one of these jobs has may keep the other from its tenant's or queue's limit.
+    /// Whether slots of one job can keep the other from the limit of its tenant or queue.
     pub(crate) fn share_a_limit(&self, a: &Job, b: &Job) -> bool {
         let limits = |left: &BTreeMap<ResourceId, i64>| !left.is_empty();
         self.limited
@@ -96,7 +97,7 @@ impl Ledger {
                 || (a.queue == b.queue && limits(&self.queues[a.queue.0 as usize])))
     }
 
-    /// What is left within limits, account by account.
+    /// The amounts left within limits, by account.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (Owner, ResourceId, i64)> + '_ {
         let owner = |of: fn(u32) -> Owner| move |(at, left): (usize, _)| (of(at as u32), left);
         let tenants = self.tenants.iter().enumerate().map(owner(|at| Owner::Tenant(TenantId(at))));
@@ -117,7 +118,7 @@ impl Ledger {
             .or_else(|| over(&self.tenants[job.tenant.0 as usize]).map(|resource| (true, resource)))
     }
 
-    /// Why it isn't left.
+    /// Why the amounts aren't left.
     pub(crate) fn reason(&self, state: &State, job: &Job, amounts: &Amounts) -> Reason {
         let (scope, resource, left, limit) = match self.limit_reason(job, amounts) {
             Some((true, resource)) => {

@@ -1,10 +1,10 @@
-//! What an engine is, and the kit that engines are written with; docs/engines.md shows how.
+//! The interface of engines, and a kit for writing them. See docs/engines.md.
 //!
-//! * The contract: [`Engine`], its [`Triggers`] and [`Budget`], and what it may assume.
-//! * A decision in the making: [`Round`], over a [`Board`](board::Board) of the servers' room and a ledger of totals.
-//! * Verbs of a round: hand out shapes by share or by gain (`round`), serve jobs in a line (`in_line`) or in turn,
-//!   stopping others (`preempting`), share devices (`sharing`), place slots (`placing`).
-//! * What can be set: [`Parameters`].
+//! * The contract: [`Engine`], with its [`Triggers`], its [`Budget`] and its assumptions.
+//! * A decision in the making: [`Round`], with a [`Board`](board::Board) of the servers' room and a ledger of totals.
+//! * Operations of a round: allocate shapes by share or by gain (`round`), serve jobs in a line (`in_line`) or in turn
+//!   with preemption (`preempting`), share devices (`sharing`), place slots (`placing`).
+//! * Its settings: [`Parameters`].
 
 mod any;
 pub mod board;

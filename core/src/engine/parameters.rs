@@ -1,5 +1,4 @@
-//! What can be set of an engine: each parameter is read once, by its name, its default, what is allowed, and what it
-//! means.
+//! The parameters of an engine. Each is read once, with its name, default, allowed values and meaning.
 
 use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive};
 
@@ -11,13 +10,13 @@ use crate::{
 /// One parameter of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterInfo {
-    /// As written in the settings.
+    /// The name in the settings.
     pub name: &'static str,
-    /// What it is without being set.
+    /// The default value.
     pub default: DefaultValue,
-    /// What else it may be.
+    /// The allowed values.
     pub allowed: String,
-    /// What it does, with its unit.
+    /// The effect, with the unit.
     pub meaning: &'static str,
 }
 
@@ -42,7 +41,7 @@ impl From<DefaultValue> for Parameter {
     }
 }
 
-/// The parameters that an engine is built from. What it reads is what can be set of it, in that order.
+/// The parameters from which an engine is built. It also records which parameters the engine reads, in that order.
 #[derive(Clone, Debug)]
 pub struct Parameters<'a> {
     given: &'a BTreeMap<String, Parameter>,
@@ -50,17 +49,17 @@ pub struct Parameters<'a> {
 }
 
 impl<'a> Parameters<'a> {
-    /// Those given; what isn't has its default.
+    /// Creates it from the given parameters. The others have their defaults.
     pub fn new(given: &'a BTreeMap<String, Parameter>) -> Self {
         Self { given, read: Vec::new() }
     }
 
-    /// Those read so far.
+    /// The parameters read so far.
     pub fn into_read(self) -> Vec<ParameterInfo> {
         self.read
     }
 
-    /// A parameter's value, if that is allowed.
+    /// A parameter's value, if it is allowed.
     fn read<T>(
         &mut self,
         name: &'static str,
@@ -80,7 +79,7 @@ impl<'a> Parameters<'a> {
     /// A number within a range.
     ///
     /// # Errors
-    /// It isn't.
+    /// The value isn't such a number.
     pub fn number(
         &mut self,
         name: &'static str,
@@ -98,7 +97,7 @@ impl<'a> Parameters<'a> {
     /// A whole number within a range.
     ///
     /// # Errors
-    /// It isn't.
+    /// The value isn't such a number.
     pub fn whole(
         &mut self,
         name: &'static str,
@@ -121,7 +120,7 @@ impl<'a> Parameters<'a> {
     /// On or off.
     ///
     /// # Errors
-    /// It is neither.
+    /// The value is neither.
     pub fn flag(&mut self, name: &'static str, default: bool, meaning: &'static str) -> Result<bool, SettingsError> {
         self.read(name, DefaultValue::Flag(default), "true or false", meaning, |value| match value {
             Parameter::Flag(flag) => Some(*flag),
@@ -132,7 +131,7 @@ impl<'a> Parameters<'a> {
     /// A duration above zero.
     ///
     /// # Errors
-    /// It isn't.
+    /// The value isn't such a duration.
     pub fn span(
         &mut self,
         name: &'static str,
@@ -146,10 +145,10 @@ impl<'a> Parameters<'a> {
         })
     }
 
-    /// One number or several, from least to most, with commas between them.
+    /// One or more ascending numbers, separated by commas.
     ///
     /// # Errors
-    /// There is none, one is out of range, or they don't ascend.
+    /// There is no number, one is out of range, or they don't ascend.
     pub fn ascending(
         &mut self,
         name: &'static str,
@@ -172,7 +171,7 @@ impl<'a> Parameters<'a> {
     /// Any text.
     ///
     /// # Errors
-    /// It is none.
+    /// The value isn't text.
     pub fn text(
         &mut self,
         name: &'static str,
@@ -185,10 +184,10 @@ impl<'a> Parameters<'a> {
         })
     }
 
-    /// One of some choices, by their names.
+    /// One of several named choices.
     ///
     /// # Errors
-    /// It isn't.
+    /// The value is none of them.
     pub fn choice<T: Copy>(
         &mut self,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! Ways to place a shape: the parameter `placement` of the engines that leave it open.
+//! Ways to place a shape: the parameter `placement`, for engines that don't define a placement.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) enum Placing {
 }
 
 impl Placing {
-    /// The parameter, with an engine's own default.
+    /// Reads the parameter, with the engine's default.
     pub(crate) fn of(parameters: &mut Parameters<'_>, default: &'static str) -> Result<Self, SettingsError> {
         let choices = [
             ("even", Self::Even),
@@ -39,8 +39,8 @@ impl Placing {
         parameters.choice("placement", default, &choices, meaning)
     }
 
-    /// Places a shape and takes its room; none if it has none. `last` is the server that had the last slot, which
-    /// round-robin goes on from. O(log S) a slot; round-robin O(S) where the cluster is full.
+    /// Places a shape and takes its room. `None` if there is no room. `last` is the server of the last slot, from which
+    /// round-robin continues. O(log S) per slot. Round-robin: O(S) if the cluster is full.
     pub(crate) fn place(
         self,
         state: &State,
@@ -67,7 +67,7 @@ impl Placing {
     }
 }
 
-/// The freest server that holds one more of a role.
+/// The freest server with room for one more slot of a role.
 pub(crate) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
     |board, job, role| {
         let need = &job.demand(role).amounts;
@@ -75,7 +75,7 @@ pub(crate) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<Ser
     }
 }
 
-/// The fullest server that holds one more of a role.
+/// The fullest server with room for one more slot of a role.
 pub(crate) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
     |board, job, role| {
         let need = &job.demand(role).amounts;
@@ -83,14 +83,14 @@ pub(crate) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<Se
     }
 }
 
-/// The next server after `last` that holds one more of a role.
+/// The next server after `last` with room for one more slot of a role.
 fn next(state: &State, board: &Board, job: &Job, role: Role, last: u32) -> Option<ServerId> {
     let count = board.room.len() as u32;
     let mut after = (1..=count).map(|step| ServerId((last + step) % count));
     after.find(|id| holds(state, board, *id, job, role))
 }
 
-/// Whether a server takes one more of a role.
+/// Whether a server has room for one more slot of a role.
 pub(crate) fn holds(state: &State, board: &Board, id: ServerId, job: &Job, role: Role) -> bool {
     let (w, p) = match role {
         Role::Worker => (1, 0),

@@ -1,8 +1,8 @@
-//! Whole jobs in an order: each in turn gets all of its shape or nothing, and who runs further down makes room.
+//! Preemption in an order of jobs: each job in turn gets its whole shape or nothing, and jobs further down make room.
 //!
-//! What the preemptive engines share, which differ in the order alone. A job is skipped, not waited for, where its
-//! shape has no room even if all behind it made theirs. What runs stays where it is until somebody ahead of it can't do
-//! without its room: free room is taken first, then that of the jobs furthest behind, of as few as will do.
+//! The preemptive engines share this code and differ only in the order. A job is skipped if its shape had no room even
+//! without all jobs behind it. A running job keeps its place until a job ahead needs its room. Free room is taken
+//! first, then that of the jobs furthest behind, of as few as possible.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use super::{
 use crate::budget::{Budget, EngineError};
 use crate::{decision::Allocation, job::Job, settings::SettingsError, shape::Shape, state::State};
 
-/// The parameter that says whether jobs may go to the cloud.
+/// The parameter that allows jobs in the cloud.
 pub(crate) fn cloud(parameters: &mut Parameters<'_>) -> Result<bool, SettingsError> {
     let meaning = "off: jobs stay off servers labelled zone = \"cloud\", as A_online's authors have it";
     parameters.flag("cloud", true, meaning)
 }
 
-/// The shape that a job is to run in: the one it has, else what its owner requested.
+/// The shape of a job: its current one, else the requested one.
 pub(crate) fn shape(job: &Job) -> Shape {
     job.verdict.allocation().map_or_else(|| job.spec.requested(), |allocation| allocation.shape())
 }
 
 impl<'a, I> Round<'a, I> {
-    /// Serves jobs in their order, out of what `ledger` leaves them.
+    /// Serves jobs in order with the amounts that `ledger` leaves.
     ///
-    /// O(slots · log servers) for what each job has, gets or is refused; a job that others have to make room for costs
-    /// that much for each of those tried, from the last one on.
+    /// O(slots · log servers) for the slots that each job has, gets or is refused. A job that displaces others costs
+    /// this for each job that it tries to displace, starting from the last one.
     pub(crate) fn serve_in_turn(
         &mut self,
         order: &[&'a Arc<Job>],
@@ -68,18 +68,18 @@ impl<'a, I> Round<'a, I> {
     }
 }
 
-/// Jobs while they are served.
+/// The jobs while they are served.
 struct Line<'a> {
     state: &'a State,
     order: &'a [&'a Arc<Job>],
-    /// What each has by now: of those not served yet, what they run on until they have to make room.
+    /// The current slots of each job. Jobs that aren't served yet keep theirs until they have to make room.
     has: Vec<Option<Arc<Allocation>>>,
-    /// Less all that they have.
+    /// The room without all current slots.
     board: &'a mut Board,
     left: Ledger,
-    /// Less what those have that were served: the most that the next in line could get.
+    /// The amounts without those of served jobs: the maximum for the next job in line.
     above: Ledger,
-    /// The same; none before it is needed.
+    /// The same for room. `None` until it is needed.
     above_board: Option<Board>,
     placing: Placing,
     last: &'a mut u32,
@@ -87,7 +87,7 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Finds room for a job that has none.
+    /// Finds room for a job without slots.
     fn start(&mut self, at: usize) -> Result<(), EngineError> {
         let job = self.order[at];
         let total = job.total(shape(job));
@@ -103,7 +103,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// A server of its drains: it goes elsewhere, if there is room.
+    /// Moves a job with a draining server, if there is room elsewhere.
     fn relocate(&mut self, at: usize) -> Result<(), EngineError> {
         let (job, Some(kept)) = (self.order[at], self.has[at].take()) else { return Ok(()) };
         self.board.give_back(self.state, job, &kept);
@@ -118,7 +118,7 @@ impl Line<'_> {
         self.placing.place(self.state, self.board, job, shape(job), self.last, self.budget)
     }
 
-    /// Whether it would have room if nobody behind it had any.
+    /// Whether the job would have room if the jobs behind it had none.
     fn could_run(&mut self, at: usize) -> Result<bool, EngineError> {
         let (state, job) = (self.state, self.order[at]);
         let above = self.above_board.get_or_insert_with(|| {
@@ -138,7 +138,7 @@ impl Line<'_> {
         Ok(found.is_some())
     }
 
-    /// Starts a job in place of others: from the last in line on they make room until there is enough.
+    /// Starts a job in place of others. Jobs make room from the last in line on, until there is enough.
     fn displace(&mut self, at: usize) -> Result<(), EngineError> {
         let job = self.order[at];
         let total = job.total(shape(job));
@@ -161,7 +161,7 @@ impl Line<'_> {
                 break;
             }
         }
-        // Those whose room wasn't taken go on where they are, the first in line first.
+        // Displaced jobs whose room wasn't needed keep it, the first in line first.
         for (other, allocation) in displaced.into_iter().rev() {
             let (victim, total) = (self.order[other], self.order[other].total(allocation.shape()));
             if self.left.has(victim, &total) && self.board.restore(self.state, victim, &allocation) {
@@ -172,7 +172,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// What it has by now nobody behind it gets.
+    /// Reserves the job's current slots against all jobs behind it.
     fn settle(&mut self, at: usize) {
         let Some(allocation) = &self.has[at] else { return };
         let job = self.order[at];

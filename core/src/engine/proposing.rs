@@ -1,4 +1,4 @@
-//! What engines say of jobs.
+//! Verdicts in an engine's proposal.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::{
 };
 
 impl Proposal {
-    /// A job gets these slots; where it has just these nothing is proposed.
+    /// Gives a job these slots. If it has exactly these, proposes nothing.
     pub(crate) fn run(&mut self, job: &Job, allocation: Arc<Allocation>) {
         self.propose(job, Verdict::Run(allocation));
     }
 
-    /// A job waits, or stops and waits; where it waits for the same kind of reason nothing is proposed.
+    /// Lets a job wait, and stops it if it runs. If it already waits for the same kind of reason, proposes nothing.
     pub(crate) fn wait(&mut self, job: &Job, reason: Reason) {
         self.propose(job, Verdict::Wait(reason));
     }

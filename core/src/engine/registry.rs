@@ -1,4 +1,4 @@
-//! What is known of each engine: its name, its parameters, and how it is built.
+//! The registry's entry of an engine: its name, its parameters, and how it is built.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,38 +8,38 @@ use crate::{
     settings::{Parameter, SettingsError},
 };
 
-/// What an engine is.
+/// The description of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// Its name: small letters, digits and hyphens.
+    /// The name: lower-case letters, digits and hyphens.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// The summary, in one line.
     pub summary: &'static str,
-    /// Where it comes from.
+    /// The source.
     pub paper: &'static str,
-    /// What it shows a policy, if it follows one.
+    /// Inputs of its policy, if it uses one.
     pub inputs: Option<&'static Inputs>,
 }
 
 impl About {
-    /// Of an engine that follows no policy.
+    /// An engine without a policy.
     pub const fn new(name: &'static str, summary: &'static str, paper: &'static str) -> Self {
         Self { name, summary, paper, inputs: None }
     }
 
-    /// The same for an engine that follows a policy, which it shows these inputs.
+    /// The same with a policy that gets these inputs.
     pub const fn learning(self, inputs: &'static Inputs) -> Self {
         Self { inputs: Some(inputs), ..self }
     }
 }
 
-/// What the registry lists: a name, and the engine that is built for it.
+/// An entry in the registry: a name, and the engine that is built for it.
 pub trait Build: 'static {
-    /// What is built: the type itself, or another one with parameters of its own.
+    /// The engine: the type itself, or another one with its own parameters.
     type Engine: Engine + 'static;
-    /// What it is.
+    /// The description.
     const ABOUT: About;
-    /// Reads the engine's parameters, all of them each time.
+    /// Reads all of the engine's parameters, on each call.
     ///
     /// # Errors
     /// Names the parameter, its value and what is allowed.
@@ -51,37 +51,37 @@ pub trait Build: 'static {
 pub struct Entry {
     /// The engine's name.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// The summary, in one line.
     pub summary: &'static str,
-    /// Where it comes from.
+    /// The source.
     pub paper: &'static str,
-    /// What it shows a policy, if it follows one.
+    /// Inputs of its policy, if it uses one.
     pub inputs: Option<&'static Inputs>,
     build: fn(&mut Parameters<'_>) -> Result<Arc<dyn AnyEngine>, SettingsError>,
 }
 
 impl Entry {
-    /// Of an engine.
+    /// The entry of an engine.
     pub const fn of<B: Build>() -> Self {
         let About { name, summary, paper, inputs } = B::ABOUT;
         Self { name, summary, paper, inputs, build: |parameters| Ok(Arc::new(B::build(parameters)?)) }
     }
 
-    /// What can be set.
+    /// The parameters.
     pub fn parameters(&self) -> Vec<ParameterInfo> {
         let none = BTreeMap::new();
         let mut parameters = Parameters::new(&none);
-        // Its defaults are allowed: a test builds every engine with them.
+        // The defaults are allowed: a test builds every engine with them.
         let _ = (self.build)(&mut parameters);
         parameters.into_read()
     }
 
-    /// Whether there is such a parameter.
+    /// Whether the engine has such a parameter.
     pub fn has(&self, parameter: &str) -> bool {
         self.parameters().iter().any(|known| known.name == parameter)
     }
 
-    /// The engine with these parameters; those not named have their defaults.
+    /// Builds the engine with these parameters and the defaults of the others.
     ///
     /// # Errors
     /// An unknown parameter, or a value that isn't allowed.

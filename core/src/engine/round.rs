@@ -1,4 +1,4 @@
-//! One decision in the making, and what engines do in it: take the jobs that are theirs, hand out shapes, place slots.
+//! A decision in the making, with the operations of engines: select the jobs to plan, allocate shapes, place slots.
 
 use std::{
     cmp::Reverse,
@@ -26,36 +26,36 @@ use crate::{
     time::{Span, Time},
 };
 
-/// The longest time between rounds of engines that decide at arrivals and departures, too.
+/// The longest time between rounds, for engines that also decide at arrivals and departures.
 pub(crate) fn minute(parameters: &mut Parameters<'_>) -> Result<Span, SettingsError> {
     parameters.span("interval", "60s", "longest time between rounds")
 }
 
-/// The time between rounds of engines that decide at intervals.
+/// The time between rounds, for engines that decide at intervals.
 pub(crate) fn interval(parameters: &mut Parameters<'_>) -> Result<Span, SettingsError> {
     parameters.span("interval", "600s", "time between rounds; the same as Optimus's where both are compared")
 }
 
-/// One decision in the making.
+/// A decision in the making.
 pub struct Round<'a, I = ()> {
-    /// What there is.
+    /// The state.
     pub state: &'a State,
-    /// What happened since the engine last succeeded, in order.
+    /// Changes since the engine last succeeded, in order.
     pub changes: &'a Vector<Change>,
-    /// The servers under the plan in the making, in the engine's [order](super::Engine::order).
+    /// The servers under the plan of this round, in the engine's [order](super::Engine::order).
     pub board: &'a mut Board,
-    /// What the engine keeps besides.
+    /// The engine's own index.
     pub index: &'a mut I,
-    /// The server that had the last slot, for round-robin. It is remembered.
+    /// The server of the last slot, for round-robin. It is kept in the engine's memory.
     pub last: &'a mut u32,
-    /// What its work is bounded by.
+    /// The limit of its work.
     pub budget: &'a mut Budget,
-    /// What it proposes.
+    /// The proposal.
     pub proposal: Proposal,
 }
 
 impl<'a, I> Round<'a, I> {
-    /// It begins without a proposal.
+    /// Starts a round without a proposal.
     pub fn new(
         state: &'a State,
         changes: &'a Vector<Change>,
@@ -67,8 +67,8 @@ impl<'a, I> Round<'a, I> {
         Self { state, changes, board, index, last, budget, proposal: Proposal::default() }
     }
 
-    /// The jobs that are the engine's to plan and aren't [in transit](Job::is_in_transit), in the order of arrival, and
-    /// what all others leave. O(jobs).
+    /// The jobs that the engine may plan and that aren't [in transit](Job::is_in_transit), in the order of arrival, and
+    /// the totals that all others leave. O(jobs).
     pub(crate) fn jobs(&mut self) -> (Vec<&'a Arc<Job>>, Ledger) {
         let state = self.state;
         let in_transit = |job: &Job| job.is_in_transit(state.now);
@@ -77,7 +77,7 @@ impl<'a, I> Round<'a, I> {
             let slot = job.seen.allocation.iter().chain(&job.issued.allocation).find_map(|left| left.slots().first());
             let needs =
                 slot.and_then(|slot| Some((slot.server, job.demand(slot.role).amounts.iter().find(|(_, n)| *n > 0)?)));
-            // It has nothing new to be told while it waits for its own slots to go.
+            // A job that waits for its own slots to go has no newer reason.
             if let Some((server, (resource, missing))) = needs
                 && job.verdict.reason().map(Reason::kind) == Some(ReasonKind::NotConsidered)
             {
@@ -92,7 +92,7 @@ impl<'a, I> Round<'a, I> {
         jobs_and_rest(self.state, |job| self.state.mandate(job) == Mandate::Free)
     }
 
-    /// Every job that has slots once the proposal is carried out, with these slots. O(jobs).
+    /// All jobs with slots after the proposal, with these slots. O(jobs).
     pub(crate) fn planned(&self) -> impl Iterator<Item = (&'a Arc<Job>, &Arc<Allocation>)> {
         let changes = &self.proposal.changes;
         let changed: BTreeMap<JobId, &Verdict> = changes.iter().map(|(id, verdict)| (*id, verdict)).collect();
@@ -102,8 +102,8 @@ impl<'a, I> Round<'a, I> {
         })
     }
 
-    /// Gives jobs that wait for room a reason of the engine's own, where `why` has one. Jobs that a limit of their
-    /// tenant or queue keeps waiting, or that are larger than the cluster, are told that instead. O(jobs).
+    /// Gives jobs that wait for room the engine's own reason from `why`, if there is one. Jobs that wait for a limit of
+    /// their tenant or queue, or that are larger than the cluster, keep that reason. O(jobs).
     pub(crate) fn explain_waits(&mut self, why: impl Fn(&Job) -> Option<Reason>) {
         let state = self.state;
         let waits_for_room = |verdict: &Verdict| match verdict {
@@ -129,7 +129,7 @@ impl<'a, I> Round<'a, I> {
         }
     }
 
-    /// Places a shape and takes its room; none if it has none.
+    /// Places a shape and takes its room. `None` if there is no room.
     pub(crate) fn place(
         &mut self,
         job: &Job,
@@ -139,8 +139,8 @@ impl<'a, I> Round<'a, I> {
         placing.place(self.state, self.board, job, shape, self.last, self.budget)
     }
 
-    /// Max-min fairness in dominant shares: whoever has the smallest is [handed](hand_out) the next step. Who doesn't
-    /// get its smallest shape waits.
+    /// Max-min fairness in dominant shares: the job with the smallest share [gets](hand_out) the next step. A job
+    /// without its smallest shape waits.
     pub(crate) fn fair_shapes(
         &mut self,
         shares: &mut [(&'a Arc<Job>, Shape)],
@@ -153,14 +153,14 @@ impl<'a, I> Round<'a, I> {
         })
     }
 
-    /// One round in which steps go by what they are predicted to gain per GPU (per worker, where workers take none):
-    /// first the jobs' smallest shapes, those of the lowest `rank` before all others, then worker after worker with its
-    /// parameter server. `gain` is that of a whole shape, from 0 up. A step that gains nothing is left out, and so is
-    /// one beyond what was requested where no speed is known; a smallest shape never is. Jobs that have slots are
+    /// One round in which steps are ordered by their predicted gain per GPU (per worker, if workers take none). The
+    /// jobs' smallest shapes come first, in the order of `rank`. Then each job grows by one worker at a time, with its
+    /// parameter server. `gain` is the gain of a whole shape, from 0 up. Steps without a gain are left out. So are
+    /// steps beyond the requested shape if no speed is known. Smallest shapes are never left out. Jobs with slots are
     /// placed first, then the others, both in the order of their smallest shapes.
     ///
-    /// O(T log J) for T steps of J jobs, with two calls of `gain` each, plus what [`place_shapes`](Self::place_shapes)
-    /// costs.
+    /// O(T log J) for T steps of J jobs, with two calls of `gain` each, plus the cost of
+    /// [`place_shapes`](Self::place_shapes).
     pub(crate) fn by_gain(
         &mut self,
         placing: Placing,
@@ -170,7 +170,7 @@ impl<'a, I> Round<'a, I> {
         let (jobs, mut ledger) = self.jobs();
         let key = |job: &Job, from: Shape, to: Shape| {
             let before = if from.is_empty() { 0.0 } else { gain(job, from) };
-            // NaN is no gain either.
+            // NaN counts as no gain.
             let gained = f64::max(0.0, gain(job, to) - before) * 1000.0 / job.gpus(extra(from, to)).max(1) as f64;
             let order = Reverse(gained.to_bits());
             if from.is_empty() {
@@ -187,14 +187,14 @@ impl<'a, I> Round<'a, I> {
             proposal.wait(job, reason);
         })?;
         shares.retain(|(_, shape)| !shape.is_empty());
-        // Who has slots keeps as many of them as it may.
+        // Jobs with slots keep as many of them as possible.
         shares.sort_by_key(|(job, _)| job.verdict.allocation().is_none());
         self.place_shapes(shares, placing)
     }
 
-    /// Places each job's shape, in the order given; one that doesn't fit gets the next smaller 1:1 shape, down to its
-    /// least. Jobs whose shape stays the same stay where they are, unless a server of theirs drains and there is room
-    /// elsewhere. O(slots · blocks of the index).
+    /// Places each job's shape, in the given order. A shape that doesn't fit is reduced to the next smaller 1:1 shape,
+    /// down to the smallest. Jobs with an unchanged shape keep their place, unless one of their servers drains and
+    /// there is room elsewhere. O(slots · blocks of the index).
     pub(crate) fn place_shapes(
         &mut self,
         shapes: Vec<(&'a Arc<Job>, Shape)>,
@@ -251,13 +251,13 @@ fn jobs_and_rest(state: &State, mine: impl Fn(&Job) -> bool) -> (Vec<&Arc<Job>>,
     (free, ledger)
 }
 
-/// Time that a job needs at a shape: of its dataset what is left of the chunks, else as its fits predict; `None` where
-/// neither says anything.
+/// Time that a job needs at a shape: from its remaining chunks if it has a dataset, else from its fits. `None` if
+/// neither is known.
 pub(crate) fn remaining_time(job: &Job, shape: Shape) -> Option<Span> {
     match Training::of(job) {
         Ok(training) => {
             let left = training.work() - training.done(&job.learnt.progress);
-            // In slots of a millisecond: worker-milliseconds.
+            // In slots of a millisecond, this is the number of worker-milliseconds.
             let work = training.workers_for(left, Span(1));
             Some(Span(i64::try_from(work.div_ceil(shape.workers.max(1).into())).unwrap_or(i64::MAX / 4)))
         }
@@ -265,33 +265,33 @@ pub(crate) fn remaining_time(job: &Job, shape: Shape) -> Option<Span> {
     }
 }
 
-/// One more worker, and a parameter server with it where the job has any: the 1:1 ratio of Optimus's baselines (§6.1).
-/// `None` at the job's bounds.
+/// The shape with one more worker, and one more parameter server if the job has any: the 1:1 ratio of Optimus's
+/// baselines (§6.1). `None` at the job's bounds.
 pub(crate) fn one_more(job: &Job, shape: Shape) -> Option<Shape> {
     let most = job.spec.bounds().most();
     let more = Shape { workers: (shape.workers + 1).min(most.workers), servers: (shape.servers + 1).min(most.servers) };
     (more.workers > shape.workers).then_some(more)
 }
 
-/// How long a job held its slots since some time.
+/// How long a job has held its slots since a given time.
 pub(crate) fn held(job: &Job, since: Time, now: Time) -> Span {
     if job.issued.allocation.is_some() { (now - since.max(job.issued.changed)).max(Span::ZERO) } else { Span::ZERO }
 }
 
-/// The step that a job's shape can grow by: its smallest, then worker after worker with its parameter server.
+/// The next step of a job's shape: its smallest shape, then one worker at a time with its parameter server.
 fn next_step(job: &Job, shape: Shape) -> Option<Shape> {
     if shape.is_empty() { Some(job.spec.bounds().least()) } else { one_more(job, shape) }
 }
 
-/// What a job needs for a step.
+/// The workers and parameter servers that a step adds.
 pub(crate) fn extra(from: Shape, to: Shape) -> Shape {
     Shape { workers: to.workers - from.workers, servers: to.servers - from.servers }
 }
 
-/// Hands out shapes step by step, for as long as the ledger has room: the step with the least key is next, of those
-/// from the smallest shape on to one more worker with its parameter server. `key(job, from, to)` is none of a step that
-/// isn't wanted. Ties go to the earlier in `shares`. A job that doesn't even get its smallest shape keeps an empty one,
-/// and `refused` hears why. O(log jobs) a step.
+/// Allocates shapes step by step while the ledger has room. The first step of a job is its smallest shape. Each further
+/// one adds a worker with its parameter server. The step with the smallest key is next. `key(job, from, to)` is `None`
+/// for a step that isn't wanted. Ties go to the earlier job in `shares`. A job that doesn't get its smallest shape
+/// keeps an empty one, and `refused` is called with the reason. O(log jobs) per step.
 pub(crate) fn hand_out<K: Ord>(
     state: &State,
     shares: &mut [(&Arc<Job>, Shape)],
@@ -322,7 +322,7 @@ pub(crate) fn hand_out<K: Ord>(
     Ok(())
 }
 
-/// Max-min fairness in dominant shares: whoever has the smallest is [handed](hand_out) the next step.
+/// Max-min fairness in dominant shares: the job with the smallest share [gets](hand_out) the next step.
 pub(crate) fn fair_shapes(
     state: &State,
     shares: &mut [(&Arc<Job>, Shape)],
@@ -330,13 +330,13 @@ pub(crate) fn fair_shapes(
     budget: &mut Budget,
     refused: impl FnMut(&Job, Reason),
 ) -> Result<(), EngineError> {
-    // Bits of floats from 0 up order as the floats do.
+    // The bits of non-negative floats have the same order as the floats.
     let share = |job: &Job, shape, _| Some(job.total(shape).dominant_share(&state.usable).to_bits());
     hand_out(state, shares, ledger, budget, share, refused)
 }
 
-/// Whether a job has slots on a server that drains: it should move, if there is room for it elsewhere. O(slots), and
-/// only where a server drains at all.
+/// Whether a job has slots on a draining server, so it should move if there is room elsewhere. O(slots), only if a
+/// server drains.
 pub(crate) fn leaving(state: &State) -> impl Fn(&Job) -> bool {
     let draining: Vec<ServerId> =
         state.servers.iter().filter(|server| server.present && server.draining).map(|server| server.id).collect();

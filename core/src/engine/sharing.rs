@@ -1,5 +1,5 @@
-//! Tasks on servers that may carry more than is reserved there, or less: what engines with
-//! [`Limits::Measured`](super::Limits::Measured) share.
+//! Tasks on servers that can carry more or less than their reservations. Shared by engines with
+//! [`Limits::Measured`](super::Limits::Measured).
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use crate::{
     state::{Mandate, State},
 };
 
-/// The devices that a task would get on a server which has room for it and isn't overloaded by what it uses: the least
-/// loaded ones. O(resources + devices · log devices).
+/// The devices for a task on a server, if the server has room and the task's use doesn't overload it: the least loaded
+/// ones. O(resources + devices · log devices).
 pub(crate) fn devices(
     state: &State,
     board: &Board,
@@ -34,7 +34,7 @@ pub(crate) fn devices(
     load.holds(server.id, uses, &places).then_some(devices)
 }
 
-/// The same by what is reserved alone, whatever the server carries.
+/// The same by reservations alone, whatever the load of the server.
 pub(crate) fn devices_free(
     state: &State,
     board: &Board,
@@ -79,8 +79,8 @@ fn least_loaded(board: &Board, load: &Load, server: &Server, wanted: ResourceId,
     Some(devices)
 }
 
-/// No more slots of a role than this come to a server, one after another, until there is no room for the next or it
-/// would be overloaded by what it `uses`. O(resources + devices).
+/// An upper bound of the slots of a role that a server can take one after another, until it has no room for the next or
+/// its use `uses` would overload it. O(resources + devices).
 pub(crate) fn at_most(
     state: &State,
     board: &Board,
@@ -116,7 +116,8 @@ pub(crate) fn at_most(
     by_room.min(devices / count)
 }
 
-/// Where a job's servers must be alike task by task won't do: an even spread, if that overloads nobody.
+/// Places a job whose servers must be alike, so that tasks can't be placed one by one: an even spread, if it overloads
+/// no server.
 pub(crate) fn place_evenly(
     state: &State,
     board: &mut Board,
@@ -143,16 +144,16 @@ pub(crate) fn place_evenly(
     Ok(Some(placed))
 }
 
-/// What a job has, if its tasks may move one by one.
+/// The allocation of a job whose tasks can move one by one.
 pub(crate) fn movable<'a>(state: &State, job: &'a Job) -> Option<&'a Arc<Allocation>> {
     let allocation = job.verdict.allocation()?;
     let rules = state.settings.shape.of(&job.spec);
-    // What isn't there yet isn't measured yet, and what must be spread evenly can't move one by one.
+    // A new place isn't measured until it is observed, and evenly spread slots can't move one by one.
     let settled = job.seen.allocation.as_ref() == Some(allocation);
     (settled && !rules.equal_per_server && rules.colocate && state.mandate(job) == Mandate::Free).then_some(allocation)
 }
 
-/// A task comes to a place that was just found for it.
+/// Puts a task on a place that was just found for it.
 pub(crate) fn take(board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, uses: &Amounts) {
     let taken = board.room.take_again(slot.server, job.demand(slot.role), &slot.devices);
     debug_assert!(taken, "it was just found to fit");
@@ -160,7 +161,7 @@ pub(crate) fn take(board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, u
     load.put(slot, uses, 1.0);
 }
 
-/// It leaves again.
+/// Removes a task from its place.
 pub(crate) fn give_back(state: &State, board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, uses: &Amounts) {
     board.give_back(state, job, &Allocation::new(vec![slot.clone()]));
     load.put(slot, uses, -1.0);

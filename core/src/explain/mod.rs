@@ -1,4 +1,4 @@
-//! Why a job has what it has: typed findings, each with its numbers.
+//! Explanations of a job's state: typed findings with numbers.
 
 mod words;
 
@@ -18,49 +18,49 @@ use crate::{
     time::{Span, Time},
 };
 
-/// Everything about one job, as of now.
+/// The explanation of one job at a point in time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
-    /// Its number.
+    /// The job's number.
     pub job: JobId,
-    /// Its name.
+    /// The job's name.
     pub name: String,
-    /// What the plan gives it.
+    /// The planned shape.
     pub planned: Shape,
-    /// What the manager was told to give it.
+    /// The issued shape.
     pub issued: Shape,
-    /// What the manager was last seen to give it.
+    /// The last observed shape.
     pub observed: Shape,
-    /// What was found, the most important first.
+    /// The findings, the most important first.
     pub findings: Vec<Finding>,
 }
 
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// What it is about.
+    /// The topic.
     pub topic: Topic,
-    /// Whether it keeps the job from running, or from what it is planned to get.
+    /// Whether it keeps the job from running, or from its planned shape.
     pub blocks: bool,
-    /// In words, with numbers.
+    /// The finding in words, with numbers.
     pub text: String,
 }
 
-/// What a [`Finding`] is about.
+/// The topic of a [`Finding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topic {
-    /// Why it doesn't run, by the kind of reason.
+    /// Why the job doesn't run, by the kind of reason.
     Reason(ReasonKind),
-    /// Between plan and manager.
+    /// The plan isn't fully issued.
     Issue,
-    /// Who is in charge.
+    /// The scheduling mode.
     Mode,
-    /// When it is decided about next.
+    /// The time of the next decision.
     Decision,
-    /// What its owner or the site allows.
+    /// The planned servers, and the limits of the owner.
     Bounds,
-    /// Why its shape is kept.
+    /// Why the shape is pinned.
     Stability,
     /// Predicted convergence.
     Convergence,
@@ -68,17 +68,17 @@ pub enum Topic {
     Speed,
     /// Slow workers.
     Straggler,
-    /// Past changes and what they cost.
+    /// Past changes and their cost.
     History,
-    /// Reports that were ignored.
+    /// Ignored reports.
     Reports,
-    /// What becomes of its data chunks.
+    /// The state of the data chunks.
     Work,
 }
 
 impl Scheduler {
-    /// Explains one active job, as of a moment that is not before the last event; `None` if there is no such job.
-    /// O(servers + the job's slots); where some of its data chunks wait, O(slots of all jobs).
+    /// Explains one active job at a time that isn't before the last event. `None` if there is no such job. O(servers +
+    /// the job's slots). If some of its data chunks wait: O(slots of all jobs).
     pub fn explain(&self, at: Time, id: JobId) -> Option<Explanation> {
         let mut state = self.state().clone();
         state.now = state.now.max(at);
@@ -108,7 +108,7 @@ impl Scheduler {
 }
 
 impl Scheduler {
-    /// Who decides next, and when.
+    /// The engine and the time of the next decision.
     fn next_decision(&self, at: Time) -> Option<Finding> {
         let (state, engine) = (self.state(), self.engine_name());
         if state.mode == Mode::Paused {
@@ -135,7 +135,7 @@ fn mode(state: &State, job: &Job, findings: &mut Vec<Finding>) {
         Mode::Shadow => "shadow mode: what is planned is only reported",
         Mode::Paused => "scheduling is paused",
     };
-    // Nothing of it runs: many a manager starts nothing by itself.
+    // No slot runs. Not every manager starts jobs by itself.
     let whose = match job.seen.allocation {
         Some(_) => "its manager runs it on as it is",
         None => "whether it starts is up to its manager",
@@ -191,7 +191,7 @@ fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Which of its chunks train, and who is ahead of one that doesn't.
+/// The job's chunks in training, and the job ahead of a waiting one.
 fn work(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     let Some(planned) = job.verdict.allocation().filter(|planned| !planned.work().is_empty()) else { return };
     let count = |is: fn(WorkState) -> bool| planned.work().iter().filter(|work| is(work.state)).count();

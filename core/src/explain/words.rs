@@ -1,4 +1,4 @@
-//! Reasons in words, with the numbers of the moment.
+//! Reasons in words, with current numbers.
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -13,8 +13,8 @@ use crate::{
 };
 
 impl Reason {
-    /// The same with the numbers of the moment, as far as the plan tells them; a verdict keeps those of the decision
-    /// that gave it. O(servers).
+    /// The reason with current numbers, as far as the plan determines them. A verdict keeps the numbers of its
+    /// decision. O(servers).
     pub fn refreshed(&self, state: &State, job: &Job) -> Self {
         match self {
             Self::NoRoom { shape, role, resource, needed, .. } => {
@@ -46,7 +46,7 @@ impl Reason {
         }
     }
 
-    /// In words for people of a tenant: with names instead of numbers, but not those of another tenant's jobs.
+    /// The reason in words for users of a tenant: with names instead of numbers, except for jobs of other tenants.
     pub fn describe_to(&self, state: &State, tenant: &str) -> String {
         match self {
             Self::Behind { job, position } if state.job(*job).is_some_and(|ahead| ahead.spec.tenant != tenant) => {
@@ -56,7 +56,7 @@ impl Reason {
         }
     }
 
-    /// In words, with names instead of numbers.
+    /// The reason in words, with names instead of numbers.
     pub fn describe(&self, state: &State) -> String {
         let types = &state.resources;
         let amount =

@@ -1,5 +1,5 @@
-//! The scheduler: a state machine that does no I/O. Events go in; a ticket carries a consistent copy to wherever the
-//! engine runs; its outcome is committed against the state as it is then.
+//! The scheduler: a state machine without I/O. The host feeds it events. A ticket carries a consistent copy of the
+//! state to the thread that runs the engine, and its outcome is committed to the current state.
 
 mod preview;
 mod ticket;
@@ -27,10 +27,10 @@ use crate::{
     time::{Span, Time},
 };
 
-/// An engine that the fallback replaced is tried again after this.
+/// Time after which an engine that the fallback replaced is tried again.
 const SECOND_CHANCE: Span = Span::seconds(600);
 
-/// An outcome that can't be committed: a newer ticket was prepared, or this one was abandoned.
+/// The outcome can't be committed: a newer ticket was prepared, or this one was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0} is superseded")]
 pub struct Superseded(pub TicketId);
@@ -58,14 +58,14 @@ pub struct Scheduler {
     engine: Arc<dyn AnyEngine>,
     memo: Box<dyn AnyMemo>,
     index: AnyIndex,
-    /// Engine failures in a row, late tickets included; the fallback decides once there are too many.
+    /// Number of consecutive failures of the engine, including late tickets. After too many, the fallback decides.
     failures: u32,
-    /// Since when the fallback decides.
+    /// Time since which the fallback decides.
     fallback_since: Option<Time>,
     next_ticket: u64,
     open: Option<TicketId>,
     open_fit: Option<TicketId>,
-    /// Jobs of the open fit ticket: to be fitted again if it is lost.
+    /// Jobs of the open fit ticket. They are fitted again if the ticket is lost.
     fitting: Vec<JobId>,
     digest: [u8; 32],
     decided_at: Option<Time>,
@@ -75,7 +75,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// An empty cluster under these settings.
+    /// A scheduler for an empty cluster under these settings.
     ///
     /// # Errors
     /// There is no such engine, a parameter isn't allowed, or limits name too many types of resources.
@@ -83,7 +83,7 @@ impl Scheduler {
         let engine = build(&settings)?;
         let mut state = State::default();
         let event = Event::Configured(Box::new(settings));
-        // The first event is the settings, so that the journal alone tells everything.
+        // The first event contains the settings, so that the journal is complete without other data.
         state.apply(Time(i64::MIN), &event).map_err(|error| SettingsError::new("queues", error))?;
         let memo = engine.new_memo();
         Ok(Self {
@@ -105,11 +105,10 @@ impl Scheduler {
         })
     }
 
-    /// The same with an engine that is in no registry, until the fallback or new settings replace it: for tests of
-    /// what stands around engines.
+    /// A scheduler with an engine outside the registry, until the fallback or new settings replace it. For tests.
     ///
     /// # Errors
-    /// As [`new`](Self::new), for the engine that the settings name.
+    /// As for [`new`](Self::new), about the engine in the settings.
     #[doc(hidden)]
     pub fn with_engine(settings: Settings, engine: Arc<dyn AnyEngine>) -> Result<Self, SettingsError> {
         let mut scheduler = Self::new(settings)?;
@@ -117,7 +116,7 @@ impl Scheduler {
         Ok(scheduler)
     }
 
-    /// The same for a scheduler that is at work.
+    /// Replaces the engine of a running scheduler.
     #[doc(hidden)]
     pub fn replace_engine(&mut self, engine: Arc<dyn AnyEngine>) {
         self.supersede();
@@ -126,8 +125,8 @@ impl Scheduler {
         self.index = None;
     }
 
-    /// From now on keeps a record of everything, to be taken with [`drain_journal`](Self::drain_journal); the first one
-    /// is a snapshot. A ticket that is open is superseded, since replay could not finish it.
+    /// Starts a journal. Its records are taken by [`drain_journal`](Self::drain_journal). The first one is a snapshot.
+    /// An open ticket is superseded, because replay couldn't finish it.
     pub fn start_journal(&mut self) {
         self.records = None;
         let now = self.state.now;
@@ -138,13 +137,13 @@ impl Scheduler {
         self.snapshot();
     }
 
-    /// The encoded records since the last call, in order. Written one after the other they are a journal.
+    /// The encoded records since the last call, in order. Concatenated, they form the journal.
     pub fn drain_journal(&mut self) -> Vec<Vec<u8>> {
         self.records.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Adds a snapshot to the journal: recovery starts at the last one. O(state). Returns false, and adds none, while a
-    /// ticket is open: replay could not finish it.
+    /// Adds a snapshot to the journal. Recovery starts at the last one. O(state). While a ticket is open, adds none and
+    /// returns false, because replay couldn't finish the ticket.
     pub fn snapshot(&mut self) -> bool {
         if self.records.is_none() || self.open.is_some() || self.open_fit.is_some() {
             return false;
@@ -190,7 +189,7 @@ impl Scheduler {
         Ok(scheduler)
     }
 
-    /// The cluster, its jobs and the plan.
+    /// The state: the cluster, its jobs and the plan.
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -200,12 +199,12 @@ impl Scheduler {
         self.digest
     }
 
-    /// When a decision was last committed.
+    /// Time of the last committed decision.
     pub fn decided_at(&self) -> Option<Time> {
         self.decided_at
     }
 
-    /// The engine's last failure, if it failed last time.
+    /// The engine's last failure, if its last decision failed.
     pub fn last_error(&self) -> Option<&Failure> {
         self.last_error.as_ref()
     }
@@ -226,10 +225,10 @@ impl Scheduler {
         self.open.is_some()
     }
 
-    /// Takes an event. O(what it changes); nothing is decided.
+    /// Applies an event without a decision. O(what it changes).
     ///
     /// # Errors
-    /// The event can't be accepted; nothing changed but counts of nonsense.
+    /// The event can't be accepted. Only counts of ignored inputs have changed.
     pub fn apply(&mut self, at: Time, event: Event) -> Result<(), EventError> {
         let engine = match &event {
             Event::Configured(settings) => Some(build(settings)?),
@@ -244,7 +243,7 @@ impl Scheduler {
         self.record_event(at, event, &result);
         result?;
         if let Some(engine) = engine {
-            // What the engine before it still works on is of no use any more.
+            // The open ticket of the previous engine is useless.
             self.replace_engine(engine);
             (self.failures, self.fallback_since) = (0, None);
             self.last_error = None;
@@ -255,7 +254,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Of what was refused only what it changed is recorded: a count, and that time went on.
+    /// For a refused event, the journal records only its effects: a count, and the time.
     fn record_event(&mut self, at: Time, event: Event, result: &Result<(), EventError>) {
         let event = match result {
             Ok(()) | Err(EventError::LateRefusal { .. }) => event,
@@ -266,45 +265,45 @@ impl Scheduler {
         self.record(|| Record::Event { at, event });
     }
 
-    /// Whether the engine in charge could ever run such a job.
+    /// Checks whether the current engine can run such a job.
     fn supports(&self, spec: &JobSpec) -> Result<(), EventError> {
         spec.validate()?;
         let engine = self.state.settings.engine.clone();
         self.engine.accepts(spec).map_err(|problem| EventError::Unsupported { engine, problem })
     }
 
-    /// Checks a proposal against the state as it is, as [`Ticket::run`] does.
+    /// Checks a proposal against the current state, as [`Ticket::run`] does.
     ///
     /// # Errors
-    /// The first rule that it breaks.
+    /// The first violated rule.
     pub fn check(&self, proposal: &crate::decision::Proposal) -> Result<(), crate::guard::Violation> {
         crate::guard::check(&self.state, proposal, self.engine.gang(), self.engine.limits()).map(drop)
     }
 
-    /// The engine's memory between decisions as snapshots hold it: the version of its layout, and its bytes. For
-    /// audits, and to compare replicas.
+    /// The engine's memo as in snapshots: the version of its layout, and its bytes. For audits, and to compare
+    /// replicas.
     pub fn memo_bytes(&self) -> (u32, Vec<u8>) {
         (self.engine.memo_version(), self.memo.bytes())
     }
 
-    /// What the engine goes by at the moment, such as prices: see
-    /// [`Engine::readings`](crate::engine::Engine::readings).
+    /// The engine's current readings, such as prices: see [`Engine::readings`](crate::engine::Engine::readings).
     pub fn readings(&self) -> Vec<(String, f64)> {
         self.engine.readings(&self.state, &mut *self.memo.boxed())
     }
 
-    /// A copy of the engine's memory: for tests and benchmarks of an engine's own.
+    /// A copy of the engine's memo, for tests and benchmarks of an engine.
     #[doc(hidden)]
     pub fn memo(&self) -> Box<dyn AnyMemo> {
         self.memo.boxed()
     }
 
-    /// Drops what the engine derived from the state; it is built anew when next needed.
+    /// Drops the engine's index. It is rebuilt when it is next needed.
     pub fn forget_index(&mut self) {
         self.index = None;
     }
 
-    /// When the next [`prepare`](Self::prepare) is wanted; `None` while nothing happens, or a resync is open. O(1).
+    /// Time at which the next [`prepare`](Self::prepare) is due. `None` if nothing requires one, or during a resync.
+    /// O(1).
     pub fn due(&self) -> Option<Time> {
         let state = &self.state;
         if state.is_syncing() || state.mode == Mode::Paused {
@@ -342,8 +341,8 @@ impl Scheduler {
         }
     }
 
-    /// Opens a ticket: a consistent copy for the engine. Costs microseconds plus what no longer fits; an older ticket
-    /// that is still open is superseded.
+    /// Opens a ticket with a consistent copy of the state for the engine. Takes microseconds, plus the time to cut what
+    /// no longer fits. Supersedes an open older ticket.
     pub fn prepare(&mut self, at: Time) -> Ticket {
         let id = self.begin(at);
         self.record(|| Record::Prepared { at, ticket: id });
@@ -373,11 +372,11 @@ impl Scheduler {
         id
     }
 
-    /// Makes the outcome of the open ticket the plan, as far as it still fits, and issues what its room allows.
+    /// Commits the outcome of the open ticket as the plan, as far as it still fits, and issues what has room.
     ///
-    /// An engine that failed changes nothing: the last plan stands, less what was evicted, and the failure is counted.
-    /// After `fallback_after` of them in a row the fallback engine decides; where that fails as often, the mode is
-    /// [`Paused`](Mode::Paused) from then on.
+    /// After a failure of the engine, the last plan stays in force, without evicted jobs, and the failure is counted.
+    /// After `fallback_after` consecutive failures, the fallback engine decides. If it fails as often, the mode becomes
+    /// [`Paused`](Mode::Paused).
     ///
     /// # Errors
     /// The ticket is no longer the open one.
@@ -396,7 +395,7 @@ impl Scheduler {
                 self.failures = if fallback { self.state.settings.fallback_after } else { 0 };
                 self.last_error = None;
                 self.wake_at = proposal.wake_at;
-                // What was noted since waits for the next ticket.
+                // Changes noted since then are in the next ticket.
                 self.state.changes.delivered();
                 dropped = self.lay(proposal.changes, sums, outcome.moved);
                 match (fallback, dropped.is_empty()) {
@@ -422,8 +421,8 @@ impl Scheduler {
         Ok(decision)
     }
 
-    /// Counts a failure of the engine in charge; after a few in a row the fallback takes over, and where that fails as
-    /// often nobody is left to decide: every job is its manager's.
+    /// Counts a failure of the current engine. After `fallback_after` consecutive ones the fallback takes over. If it
+    /// fails as often, the mode becomes paused: all jobs are handed back to their managers.
     fn fail(&mut self, error: Failure) {
         let was_fallback = self.is_fallback();
         let patience = self.state.settings.fallback_after;
@@ -432,7 +431,7 @@ impl Scheduler {
         if self.is_fallback() && !was_fallback {
             self.fallback_since = Some(self.state.now);
             let settings = self.state.settings.clone();
-            // The registry knew both names when the settings were applied.
+            // Both names were in the registry when the settings were applied.
             let _ = self.choose_engine(&settings);
         } else if was_fallback && self.failures - patience >= patience.max(1) {
             self.failures = patience;
@@ -442,28 +441,28 @@ impl Scheduler {
         }
     }
 
-    /// What made the engine fail may be over: after a while it has one more try.
+    /// Gives a replaced engine another try after a while, because the cause of its failure may be gone.
     fn try_again(&mut self) {
         let settings = self.state.settings.clone();
         let over = self.fallback_since.is_some_and(|since| self.state.now - since >= SECOND_CHANCE);
         if over && self.is_fallback() && settings.fallback_after > 0 {
             (self.failures, self.fallback_since) = (settings.fallback_after - 1, None);
-            // The registry knew it when the settings were applied.
+            // The name was in the registry when the settings were applied.
             let _ = self.choose_engine(&settings);
         }
     }
 
-    /// What the open ticket comes to will not be committed.
+    /// Closes the open ticket. Its outcome can't be committed.
     fn supersede(&mut self) {
         self.open = None;
         self.state.changes.returned();
     }
 
-    /// Lays a proposal over the plan. Jobs that ended, that are no longer the engine's, or whose new slots are where
-    /// none may come any more, are left as they are.
+    /// Applies a proposal to the plan. It doesn't change jobs that have ended, jobs that the engine may no longer plan,
+    /// or jobs whose new slots can no longer be placed.
     ///
-    /// Where nothing moved since the guard checked it, O(jobs that change + servers that they touch); else O(slots of
-    /// the jobs that change · log of a job's slots), and see [`State::settle`].
+    /// If nothing changed since the guard's check: O(jobs that change + servers that they touch). Otherwise O(slots of
+    /// the jobs that change · log of a job's slots), plus the cost of [`State::settle`].
     fn lay(&mut self, changes: Vec<(JobId, Verdict)>, sums: Sums, checked_at: u64) -> Vec<JobId> {
         let still = self.state.moved == checked_at;
         let may = |(id, verdict): &(JobId, Verdict)| {
@@ -481,7 +480,7 @@ impl Scheduler {
                 self.state.may_become(job, &verdict) && (still || self.state.takes_new_slots(job, &verdict))
             };
             let Some(job) = job.filter(stands) else {
-                // In the engine's index it is where it doesn't go.
+                // The engine's index has the job at its new place. This lets it correct that.
                 let old = self.state.job(id).and_then(|job| job.verdict.allocation()).cloned();
                 for slot in old.iter().chain(verdict.allocation()).flat_map(|allocation| allocation.slots()) {
                     self.state.note(Change::Server(slot.server));
@@ -532,7 +531,7 @@ impl Scheduler {
         self.record(|| Record::Committed { at, ticket, budget, delta, digest });
     }
 
-    /// Gives a ticket up. Its engine's changes will be delivered again; being late counts as a failure of the engine.
+    /// Abandons a ticket. The next one gets its changes again. A late ticket counts as a failure of the engine.
     pub fn abandon(&mut self, at: Time, ticket: TicketId, why: Why) {
         if self.open == Some(ticket) {
             self.supersede();
@@ -550,7 +549,7 @@ impl Scheduler {
         }
     }
 
-    /// Fits what has reports that no fit knows, then prepares, runs and commits: for callers without a limit.
+    /// Runs all pending fits, then prepares, runs and commits a decision. For callers without a time limit.
     pub fn decide(&mut self, at: Time) -> Decision {
         while let Some(ticket) = self.prepare_fits(at) {
             let outcome = ticket.run();
@@ -560,7 +559,7 @@ impl Scheduler {
         self.commit(at, outcome).expect("no other ticket was opened")
     }
 
-    /// What a ticket covers that won't be committed has news still, unless it has ended meanwhile.
+    /// Marks the jobs of a lost fit ticket for the next one, except those that have ended.
     fn take_fits_back(&mut self) {
         for job in std::mem::take(&mut self.fitting) {
             if self.state.jobs.contains_key(&job) {
@@ -569,20 +568,20 @@ impl Scheduler {
         }
     }
 
-    /// Whether jobs have news that no ticket covers yet.
+    /// Whether jobs have reports that no fit ticket covers yet.
     pub fn has_news(&self) -> bool {
         !self.state.pending.unfitted.is_empty()
     }
 
-    /// Opens a ticket for the fits of jobs that have news; `None` if none has. One covers [`FitTicket::MOST`] jobs, by
-    /// turns of managers and their tenants; where more have news, others come in the next ones. O(n log n) in jobs with
-    /// news.
+    /// Opens a ticket for the fits of jobs with new reports. `None` if there are none. A ticket covers
+    /// [`FitTicket::MOST`] jobs, in turns of managers and their tenants. Further jobs are in the next tickets. O(n log
+    /// n) in the jobs with new reports.
     pub fn prepare_fits(&mut self, at: Time) -> Option<FitTicket> {
         if self.state.pending.unfitted.is_empty() && self.fitting.is_empty() {
             return None;
         }
         self.state.now = self.state.now.max(at);
-        // A ticket that is still open is superseded by one that covers its jobs as well.
+        // An open ticket is superseded by one that also covers its jobs.
         self.take_fits_back();
         let id = TicketId(self.next_ticket);
         self.fitting = ticket::turns(&self.state, id);
@@ -602,7 +601,7 @@ impl Scheduler {
         Some(FitTicket { id, jobs })
     }
 
-    /// Takes fits over.
+    /// Commits fits.
     ///
     /// # Errors
     /// A newer fit ticket was prepared, or this one was abandoned.
@@ -623,8 +622,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What managers are to be told since the last call, by job; also that a job is gone which they were told of
-    /// before.
+    /// The messages for managers since the last call, by job. This includes the end of jobs that managers were told of
+    /// earlier.
     pub fn take_issues(&mut self) -> Vec<Issue> {
         let unsent = std::mem::take(&mut self.state.outbox.unsent);
         let issues: Vec<Issue> = unsent.iter().filter_map(|id| self.issue_of(*id)).collect();
@@ -636,7 +635,7 @@ impl Scheduler {
         issues
     }
 
-    /// What managers are to be told about every job, for a full plan: what isn't in it is gone.
+    /// The messages for managers about all jobs, for a full plan. Jobs that aren't in it are gone.
     pub fn all_issues(&self) -> Vec<Issue> {
         self.state.jobs.keys().chain(self.state.leaving.keys()).filter_map(|id| self.issue_of(*id)).collect()
     }
@@ -660,7 +659,7 @@ impl Scheduler {
     }
 }
 
-/// Whether an engine can follow a policy; none means that it is to follow its own rules again.
+/// Whether an engine can use a policy. `None` returns it to its own rules.
 fn check_policy(engine: &str, policy: Option<&Policy>) -> Result<(), PolicyError> {
     let inputs = engines::policy_inputs(engine)?;
     match policy {

@@ -1,4 +1,4 @@
-//! Questions about what would happen, answered on a copy.
+//! What-if questions, answered on a copy of the state.
 
 use super::{Failure, Scheduler, Ticket, build};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     state::State,
 };
 
-/// A job that would be accepted, and what the engine is yet to say of it. Like a [`Ticket`] it runs anywhere.
+/// A job that would be accepted, with the engine's decision still open. Like a [`Ticket`], it runs on any thread.
 pub struct Admission {
     job: JobId,
     state: State,
@@ -19,10 +19,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Lets the engine decide, on a copy. An engine that fails refuses nobody.
+    /// Lets the engine decide on a copy. If the engine fails, the job isn't refused.
     ///
     /// # Errors
-    /// It would refuse the job, or end it at once: why, in words.
+    /// The engine would refuse the job or end it immediately. The text states why.
     pub fn run(self, budget: Budget) -> Result<(), String> {
         let outcome = self.ticket.run(budget);
         let changes = outcome.proposal().map(|proposal| proposal.changes.iter());
@@ -38,7 +38,7 @@ impl Admission {
 }
 
 impl Scheduler {
-    /// What another engine would propose now. Changes nothing.
+    /// The proposal that an engine would make now. Changes nothing.
     ///
     /// # Errors
     /// There is no such engine, or it fails.
@@ -46,7 +46,7 @@ impl Scheduler {
         self.dry_ticket(engine)?.run(Budget::UNLIMITED).result.map(|(proposal, ..)| proposal)
     }
 
-    /// The same as a ticket, for hosts that run engines elsewhere: its outcome can't be committed.
+    /// The same as a ticket, for hosts that run engines elsewhere. Its outcome can't be committed.
     ///
     /// # Errors
     /// There is no such engine.
@@ -73,12 +73,12 @@ impl Scheduler {
     /// Whether a job would be accepted now. Changes nothing.
     ///
     /// # Errors
-    /// As submitting it would.
+    /// The errors of a submission.
     pub fn would_accept(&self, spec: JobSpec) -> Result<(), EventError> {
         self.with(spec).map(drop)
     }
 
-    /// The state with one more job.
+    /// A copy of the state with one more job.
     fn with(&self, spec: JobSpec) -> Result<State, EventError> {
         self.supports(&spec)?;
         let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
@@ -87,11 +87,11 @@ impl Scheduler {
         Ok(copy)
     }
 
-    /// The same, and for engines that decide at arrivals what they would say of it. `None`: the job is accepted, and
-    /// nothing is decided yet. Changes nothing.
+    /// Whether a job would be accepted now. For engines that decide at arrivals, the result includes the pending
+    /// decision. `None`: the job is accepted, and nothing is decided yet. Changes nothing.
     ///
     /// # Errors
-    /// As submitting it would.
+    /// The errors of a submission.
     pub fn admission(&self, spec: JobSpec) -> Result<Option<Admission>, EventError> {
         let job = JobId(self.state.directory.next_job);
         let mut state = self.with(spec)?;

@@ -1,4 +1,4 @@
-//! Tickets: one attempt to decide, or to fit, that runs anywhere and for as long as its host lets it.
+//! Tickets: attempts to decide or to fit that run on any thread, within the host's time limit.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use crate::{
     state::{Change, Model, State, Sums},
 };
 
-/// Why an attempt to decide came to nothing. The last plan stands.
+/// Why an attempt to decide failed. The last plan stays in force.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Failure {
     /// The engine couldn't decide.
@@ -41,7 +41,7 @@ pub enum Failure {
     Settings(#[from] SettingsError),
 }
 
-/// One attempt to decide: a consistent copy of everything the engine needs.
+/// One attempt to decide, with a consistent copy of all inputs of the engine.
 pub struct Ticket {
     pub(super) id: TicketId,
     pub(super) state: State,
@@ -51,29 +51,29 @@ pub struct Ticket {
     pub(super) index: AnyIndex,
 }
 
-/// What became of a [`Ticket`].
+/// The outcome of a [`Ticket`].
 pub struct Outcome {
     pub(super) ticket: TicketId,
     pub(super) result: Result<(Proposal, Sums, Box<dyn AnyMemo>), Failure>,
     pub(super) index: AnyIndex,
     pub(super) budget: Budget,
-    /// [`State::moved`] of the state that the guard checked it against.
+    /// [`State::moved`] of the state that the guard checked the proposal against.
     pub(super) moved: u64,
 }
 
 impl Ticket {
-    /// Its number.
+    /// The ticket's number.
     pub fn id(&self) -> TicketId {
         self.id
     }
 
-    /// What the engine's heuristic would choose, for a policy to imitate; see
+    /// The choices of the engine's heuristic, for a policy to imitate. See
     /// [`Engine::demonstrate`](crate::engine::Engine::demonstrate).
     pub fn demonstrate(&self) -> Vec<Demonstration> {
         self.engine.demonstrate(&self.state, &mut *self.memo.boxed())
     }
 
-    /// Lets the engine decide and the guard check. Any thread; a panic ends up in the outcome.
+    /// Runs the engine and the guard, on any thread. The outcome reports a panic.
     pub fn run(mut self, mut budget: Budget) -> Outcome {
         let moved = self.state.moved;
         let given = budget;
@@ -103,49 +103,50 @@ impl Ticket {
 }
 
 impl Outcome {
-    /// What it is the outcome of.
+    /// The ticket of this outcome.
     pub fn ticket(&self) -> TicketId {
         self.ticket
     }
 
-    /// Why there is no proposal.
+    /// The failure, if there is no proposal.
     pub fn error(&self) -> Option<&Failure> {
         self.result.as_ref().err()
     }
 
-    /// What the engine proposes, as it stood when the ticket was made.
+    /// The engine's proposal, for the state at the ticket's creation.
     pub fn proposal(&self) -> Option<&Proposal> {
         self.result.as_ref().ok().map(|(proposal, ..)| proposal)
     }
 }
 
-/// Fits to be made: apart from decisions, because they take longer and no decision has to wait for them.
+/// A set of fits to compute. They are separate from decisions because they take longer and no decision has to wait for
+/// them.
 pub struct FitTicket {
     pub(super) id: TicketId,
     pub(super) jobs: Vec<(Arc<Job>, Option<Arc<Model>>)>,
 }
 
-/// What became of a [`FitTicket`].
+/// The outcome of a [`FitTicket`].
 pub struct FitOutcome {
     pub(super) ticket: TicketId,
     pub(super) fits: Vec<(JobId, Fits)>,
 }
 
-/// The jobs of a new ticket for fits, of those that have news, by turns: one that came from each manager, then a second
-/// one of each, …; and of a manager's jobs one of each tenant, then a second one, … Who comes first in a turn differs
-/// from ticket to ticket, so that nobody is always the last.
+/// The jobs of a new fit ticket, from those with new reports, in turns: one job of each manager, then a second one of
+/// each, and so on. Within a manager, one job of each tenant, then a second one, and so on. The order within a turn
+/// differs from ticket to ticket, so that no job is always last.
 pub(super) fn turns(state: &State, ticket: TicketId) -> Vec<JobId> {
     if state.pending.unfitted.len() <= FitTicket::MOST {
         return state.pending.unfitted.iter().copied().collect();
     }
-    // SplitMix64's last step: it scatters what is alike.
+    // The last step of SplitMix64. It scatters similar numbers.
     let scattered = |job: JobId| {
         let mut x = job.0.wrapping_add(ticket.0.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         x ^ (x >> 31)
     };
-    // With the turn that each has, and its place among those of that turn.
+    // The turn of each job, and its place within the turn.
     type Turns = Vec<(usize, u64, JobId)>;
     let number = |jobs: &mut Turns| {
         jobs.sort_unstable();
@@ -171,15 +172,15 @@ pub(super) fn turns(state: &State, ticket: TicketId) -> Vec<JobId> {
 }
 
 impl FitTicket {
-    /// The most jobs of one: nobody waits long for a ticket, however many jobs somebody has.
+    /// Maximum number of jobs in a ticket. It bounds the wait for the next ticket, whatever the number of jobs.
     pub const MOST: usize = 250;
 
-    /// Its number.
+    /// The ticket's number.
     pub fn id(&self) -> TicketId {
         self.id
     }
 
-    /// How many jobs it fits.
+    /// Number of jobs.
     pub fn len(&self) -> usize {
         self.jobs.len()
     }
@@ -189,7 +190,7 @@ impl FitTicket {
         self.jobs.is_empty()
     }
 
-    /// Fits; about a millisecond a job. Any thread. A fit that fails leaves that job without one.
+    /// Computes the fits, on any thread, in about a millisecond per job. A job whose fit fails gets none.
     pub fn run(self) -> FitOutcome {
         let safe =
             |job: &Job, model: Option<&Model>| catch_unwind(AssertUnwindSafe(|| fit(job, model))).unwrap_or_default();
@@ -219,7 +220,7 @@ fn fit(job: &Job, model: Option<&Model>) -> Fits {
 }
 
 impl FitOutcome {
-    /// Lets a simulation put predictions with a known error in place of the fits.
+    /// Lets a simulation replace fits by predictions with a known error.
     pub(crate) fn revise(&mut self, mut revise: impl FnMut(JobId, &mut Fits)) {
         self.fits.iter_mut().for_each(|(job, fits)| revise(*job, fits));
     }
@@ -275,10 +276,10 @@ mod tests {
         assert_eq!(ticket.jobs.iter().filter(|(job, _)| job.external.is_none()).count(), 10, "all of theirs");
         let of = |ticket: &FitTicket| ticket.jobs.iter().map(|(job, _)| job.id).collect::<Vec<_>>();
         let first = of(&ticket);
-        // Given up, and again: others of the many tenants come in the next ones.
+        // The ticket is lost. The next ones contain jobs of other tenants.
         let second = of(&scheduler.prepare_fits(Time(1)).unwrap());
         assert!(second.iter().any(|job| !first.contains(job)));
-        // All end while a ticket covers them: nothing is left to be fitted.
+        // All jobs end while a ticket covers them, so no fit is pending.
         for job in scheduler.state().jobs.keys().copied().collect::<Vec<_>>() {
             scheduler.apply(Time(2), Event::JobEnded { job, end: End::Cancelled }).unwrap();
         }
