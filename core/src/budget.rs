@@ -1,9 +1,9 @@
-//! A bound on an engine's work, and the error of one that can't decide.
+//! A limit on an engine's work, and the error of an engine that can't decide.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A bound on an engine's work, in steps rather than seconds, so that a replay stops where the original did.
+/// A limit on an engine's work. It counts steps instead of seconds, so that a replay stops at the same point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     left: u64,
@@ -11,18 +11,18 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// No bound.
+    /// No limit.
     pub const UNLIMITED: Self = Self::steps(u64::MAX);
 
-    /// So many steps; a step is about one candidate looked at (tens of nanoseconds).
+    /// A budget of this many steps. A step examines about one candidate (tens of nanoseconds).
     pub const fn steps(steps: u64) -> Self {
         Self { left: steps, given: steps }
     }
 
-    /// Takes steps off.
+    /// Uses steps.
     ///
     /// # Errors
-    /// There are fewer left.
+    /// Fewer steps are left.
     #[inline]
     pub fn spend(&mut self, steps: u64) -> Result<(), EngineError> {
         match self.left.checked_sub(steps) {
@@ -34,7 +34,7 @@ impl Budget {
         }
     }
 
-    /// At most so many of the steps left, to be [spent](Self::spend) here once they are used.
+    /// A part of the steps left, up to this many. Its use must be [spent](Self::spend) here afterwards.
     pub(crate) fn part(&self, steps: u64) -> Self {
         Self::steps(self.left.min(steps))
     }
@@ -44,19 +44,19 @@ impl Budget {
         self.left
     }
 
-    /// Steps taken so far.
+    /// Steps used so far.
     pub fn spent(&self) -> u64 {
         self.given - self.left
     }
 }
 
-/// An engine that couldn't decide. The last plan stands.
+/// Why an engine couldn't decide. The last plan stays in force.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EngineError {
-    /// Its budget is used up.
+    /// The budget is used up.
     #[error("the engine used up its budget of {given} steps")]
     Exhausted {
-        /// What it was given.
+        /// The budget in steps.
         given: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! What is decided: allocations, verdicts, and the delta between one plan and the next.
+//! Decisions: allocations, verdicts, and the change from one plan to the next.
 
 use std::sync::Arc;
 
@@ -17,27 +17,27 @@ use crate::{
 pub struct DeviceShare {
     /// Position in the server's device list.
     pub device: u16,
-    /// Thousandths; 1000 = the whole device.
+    /// Thousandths. 1000: the whole device.
     pub milli: u16,
 }
 
-/// The devices of one slot: few, so they live in place.
+/// The devices of one slot. Usually there are few, so they are stored inline.
 pub type Devices = SmallVec<[DeviceShare; 4]>;
 
 /// One worker or parameter server on one server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Slot {
-    /// What it does.
+    /// Worker or parameter server.
     pub role: Role,
-    /// Kept while the slot stays as it is; unique within the job and role.
+    /// The index, unique within the job and role. It is kept while the slot is unchanged.
     pub index: u32,
-    /// Where.
+    /// The server.
     pub server: ServerId,
-    /// Empty where the manager picks them.
+    /// The devices. Empty if the manager selects them.
     pub devices: Devices,
 }
 
-/// What a finer engine schedules inside a job.
+/// A part of a job that some engines schedule separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WorkItem {
     /// A data chunk.
@@ -46,61 +46,61 @@ pub enum WorkItem {
     Task(u32),
 }
 
-/// What happens to a work item.
+/// The state of a work item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkState {
-    /// Being trained.
+    /// In training.
     Running,
-    /// Next but so many on its slot.
+    /// Waiting on its slot, with this many items ahead of it.
     Queued(u32),
-    /// Interrupted; it stays where it is.
+    /// Interrupted. It keeps its slot.
     Preempted,
-    /// Nothing is left to do of it.
+    /// Completed.
     Done,
 }
 
-/// A chunk or task, and the slot that has it.
+/// A chunk or task, with its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// Which.
+    /// The chunk or task.
     pub item: WorkItem,
-    /// Role and index of its slot; none while it waits for one.
+    /// Role and index of its slot. `None` while it waits for one.
     pub slot: Option<(Role, u32)>,
-    /// What happens to it.
+    /// The state.
     pub state: WorkState,
 }
 
-/// Everything a job is given.
+/// The slots and the work of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Workers first, each role by index.
+    /// Workers first, each role sorted by index.
     slots: Vec<Slot>,
-    /// For engines that schedule chunks or tasks; else empty. By slot, those without one first, and item.
+    /// The work, for engines that schedule chunks or tasks. Sorted by slot, items without a slot first, and by item.
     work: Vec<Work>,
     workers: u32,
 }
 
 impl Allocation {
-    /// From slots in any order.
+    /// Creates an allocation from slots in any order.
     pub fn new(mut slots: Vec<Slot>) -> Self {
         slots.sort_unstable_by_key(|slot| (slot.role, slot.index));
         let workers = slots.partition_point(|slot| slot.role == Role::Worker) as u32;
         Self { slots, work: Vec::new(), workers }
     }
 
-    /// The same slots with chunks or tasks on them, in any order.
+    /// The same slots with chunks or tasks, in any order.
     pub fn with_work(mut self, mut work: Vec<Work>) -> Self {
         work.sort_unstable_by_key(|work| (work.slot, work.item));
         self.work = work;
         self
     }
 
-    /// All slots: workers first, each role by index.
+    /// All slots: workers first, each role sorted by index.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// The slots of one role, by index.
+    /// The slots of one role, sorted by index.
     pub fn of(&self, role: Role) -> &[Slot] {
         let (workers, servers) = self.slots.split_at(self.workers as usize);
         if role == Role::Worker { workers } else { servers }
@@ -112,12 +112,12 @@ impl Allocation {
         mine.binary_search_by_key(&index, |slot| slot.index).ok().map(|at| &mine[at])
     }
 
-    /// Chunks and tasks: by slot, those without one first, and item.
+    /// Chunks and tasks: sorted by slot, items without a slot first, and by item.
     pub fn work(&self) -> &[Work] {
         &self.work
     }
 
-    /// What a slot has to do. O(log work).
+    /// The work of a slot. O(log work).
     pub fn work_of(&self, slot: &Slot) -> &[Work] {
         let key = Some((slot.role, slot.index));
         let from = self.work.partition_point(|work| work.slot < key);
@@ -125,14 +125,14 @@ impl Allocation {
         &self.work[from..from + count]
     }
 
-    /// (w, p).
+    /// The shape (w, p).
     pub fn shape(&self) -> Shape {
         Shape { workers: self.workers, servers: self.slots.len() as u32 - self.workers }
     }
 
-    /// Whether the slot computes now: a worker some of whose work runs, a parameter server where any work runs, and
-    /// everyone where nobody schedules work. What isn't busy is charged memory and disk only. O(log work), of a server
-    /// O(work).
+    /// Whether the slot computes now. A worker does if some of its work runs, a parameter server if any work runs. All
+    /// slots do if the engine doesn't schedule work. Idle slots are charged memory and disk only. O(log work), for a
+    /// parameter server O(work).
     pub fn is_busy(&self, slot: &Slot) -> bool {
         let runs = |work: &Work| work.state == WorkState::Running;
         self.work.is_empty()
@@ -142,18 +142,19 @@ impl Allocation {
             }
     }
 
-    /// Whether it has this very slot. O(log slots).
+    /// Whether the allocation contains exactly this slot. O(log slots).
     pub fn has(&self, slot: &Slot) -> bool {
         self.slot(slot.role, slot.index) == Some(slot)
     }
 
-    /// What is left of it without some of its slots. Their work is nobody's, but what it kept busy still is.
+    /// The allocation without some of its slots. The work of removed slots has no slot, but parameter servers that it
+    /// kept busy remain busy.
     pub(crate) fn keeping(&self, keeps: impl Fn(&Slot) -> bool) -> Self {
         let kept = Self::new(self.slots.iter().filter(|slot| keeps(slot)).cloned().collect());
         kept.with_work_of(self, |_, work| work.state)
     }
 
-    /// The slots that are in both, unchanged, with what `other` has them do as far as they are busy already.
+    /// The slots that are unchanged in both, with the work in `other`. Work runs only on slots that are already busy.
     pub fn common(&self, other: &Self) -> Self {
         let common = Self::new(self.slots.iter().filter(|slot| other.has(slot)).cloned().collect());
         common.with_work_of(other, |slot, work| match (work.state, slot) {
@@ -163,8 +164,8 @@ impl Allocation {
         })
     }
 
-    /// These slots doing what `known` has them do, less those that are seen `idle`; who is seen busy where nothing is
-    /// to run still runs something.
+    /// The observed slots with the work in `known`, except that slots observed as `idle` run none. If a slot is
+    /// observed as busy but has no running work, its first item counts as running.
     pub(crate) fn working_as(self, known: &Self, idle: impl Fn(&Slot) -> bool) -> Self {
         let mut seen = self.with_work_of(known, |slot, work| match work.state {
             WorkState::Running if slot.is_some_and(&idle) => WorkState::Queued(0),
@@ -183,7 +184,7 @@ impl Allocation {
         seen
     }
 
-    /// The same slots with another allocation's work in other states; nobody's where its slot isn't here.
+    /// The same slots with another allocation's work in other states. Items whose slot isn't here have no slot.
     fn with_work_of(self, other: &Self, state: impl Fn(Option<&Slot>, &Work) -> WorkState) -> Self {
         let own = |work: &Work| {
             let slot = work.slot.and_then(|(role, index)| self.slot(role, index));
@@ -194,23 +195,23 @@ impl Allocation {
     }
 }
 
-/// What is decided about one job.
+/// The scheduler's answer for one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// It runs with this.
+    /// The job runs with this allocation.
     Run(Arc<Allocation>),
-    /// It has nothing for now.
+    /// The job has no slots for now.
     Wait(Reason),
-    /// It is refused, for now or for good.
+    /// The job is refused, for now or permanently.
     Reject(Reason),
-    /// It is ended.
+    /// The job is ended.
     Stop(Reason),
-    /// It is handed back to the manager in this shape.
+    /// The job is handed back to the manager in this shape.
     Release(Shape),
 }
 
 impl Verdict {
-    /// What it runs with, if it runs.
+    /// The allocation, if the job runs.
     pub fn allocation(&self) -> Option<&Arc<Allocation>> {
         match self {
             Self::Run(allocation) => Some(allocation),
@@ -218,7 +219,7 @@ impl Verdict {
         }
     }
 
-    /// Why it doesn't run.
+    /// Why the job doesn't run.
     pub fn reason(&self) -> Option<&Reason> {
         match self {
             Self::Wait(reason) | Self::Reject(reason) | Self::Stop(reason) => Some(reason),
@@ -226,7 +227,7 @@ impl Verdict {
         }
     }
 
-    /// Whether both are of one kind, and runs alike; the numbers in a reason don't matter.
+    /// Whether both are of the same kind, with equal allocations or shapes. Numbers in reasons are ignored.
     pub fn same_kind(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Run(mine), Self::Run(theirs)) => Arc::ptr_eq(mine, theirs) || mine == theirs,
@@ -239,65 +240,65 @@ impl Verdict {
     }
 }
 
-/// What an engine proposes: changes to [`Job::verdict`](crate::Job::verdict), jobs that it doesn't name keep theirs.
+/// An engine's proposal: changes of [`Job::verdict`](crate::Job::verdict). Other jobs keep theirs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proposal {
-    /// At most one per job.
+    /// The changes, at most one per job.
     pub changes: Vec<(JobId, Verdict)>,
-    /// When the engine wants to run again even if nothing happens.
+    /// Time at which the engine wants to run again even without changes.
     pub wake_at: Option<Time>,
 }
 
-/// Who a decision comes from.
+/// The origin of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
-    /// The engine, as it proposed.
+    /// The engine, unchanged.
     Engine,
-    /// The engine, less what no longer fitted at commit.
+    /// The engine, without the parts that no longer fitted at commit.
     Pruned,
-    /// The fallback engine, after the engine failed several times in a row.
+    /// The fallback engine, after several consecutive failures of the engine.
     Fallback,
-    /// Nobody: the engine failed and the last plan stands.
+    /// None: the engine failed, and the last plan stays in force.
     Kept,
 }
 
 /// A committed change of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// Leader epoch.
+    /// Term of the scheduler process.
     pub term: Term,
-    /// Its number.
+    /// Number of the decision.
     pub id: DecisionId,
-    /// The decision whose plan it changes.
+    /// Number of the decision whose plan it changes.
     pub base: DecisionId,
-    /// When it was committed.
+    /// Time of the commit.
     pub at: Time,
-    /// Jobs whose verdict changed, each once, by id.
+    /// Jobs with a changed verdict, each once, by id.
     pub changes: Vec<(JobId, Verdict)>,
-    /// Whose it is.
+    /// The origin.
     pub source: Source,
     /// Jobs whose proposed verdict no longer fitted.
     pub dropped: Vec<JobId>,
-    /// When the engine wants to run again.
+    /// Time at which the engine wants to run again.
     pub wake_at: Option<Time>,
 }
 
 impl Decision {
-    /// As the journal keeps it and as it is digested.
+    /// The encoding in the journal and for the digest.
     pub(crate) fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("a decision is plain data")
     }
 }
 
-/// What a manager is to be told about one job.
+/// A message to a manager about one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Issue {
-    /// Which.
+    /// The job.
     pub job: JobId,
-    /// What it is to have now; see [`State::effective`](crate::State::effective).
+    /// The current verdict for the manager. See [`State::effective`](crate::State::effective).
     pub verdict: Verdict,
-    /// Restarts so far.
+    /// The incarnation that should run.
     pub incarnation: Incarnation,
-    /// Changes in place of this incarnation.
+    /// Number of in-place changes of this incarnation.
     pub revision: Revision,
 }

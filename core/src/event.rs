@@ -1,4 +1,4 @@
-//! What can happen, and what can't be accepted.
+//! Events, and the errors of events that can't be accepted.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,139 +16,141 @@ use crate::{
     time::Span,
 };
 
-/// Something that happened. Everything the core knows comes from these.
+/// Something that happened. Events are the only input of the core.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
-    /// Engine, parameters, stability, limits.
+    /// New settings: engine, parameters, stability, limits.
     Configured(Box<Settings>),
-    /// Active, shadow or paused.
+    /// New mode: active, shadow or paused.
     ModeSet(Mode),
-    /// A host took over: its decisions are of this term, and plans of older ones are void.
+    /// A new host took over. Its decisions have this term, and plans of older terms are void.
     TermBegan(Term),
-    /// A server came, or changed in any way.
+    /// A server arrived or changed.
     ServerSet {
         /// The manager's name.
         manager: String,
-        /// The whole description.
+        /// The complete description.
         server: ServerSpec,
     },
-    /// Servers are gone, with all that ran there. All that leave at a time together: jobs are looked through once.
+    /// Servers left, and everything on them is gone. An event contains all servers that leave at the same time, because
+    /// its cost is one pass over all jobs.
     ServersLeft {
-        /// Their names; each is known.
+        /// Names of the servers. All must be known.
         names: Vec<String>,
     },
-    /// All that other work uses of a server.
+    /// The total foreign use of a server.
     ForeignUse {
         /// The server's name.
         server: String,
-        /// By resource name, in sub-units.
+        /// Amounts by resource name, in sub-units.
         amounts: BTreeMap<String, i64>,
-        /// Shares of its devices.
+        /// Shares of the server's devices.
         devices: Vec<DeviceShare>,
     },
     /// A job was submitted.
     JobSubmitted {
-        /// What is asked for.
+        /// The specification.
         spec: Box<JobSpec>,
-        /// The manager's name for it.
+        /// The manager's name for the job.
         external: Option<ExternalId>,
-        /// Hash of the token that the job reports with.
+        /// Hash of the token that the job's reports carry.
         token_hash: Option<[u8; 32]>,
     },
-    /// A job is over.
+    /// A job ended.
     JobEnded {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// How.
+        /// The kind of end.
         end: End,
     },
-    /// A person holds a job, or lets it go on.
+    /// A user holds or resumes a job.
     JobHeld {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Hold or go on.
+        /// Whether it is held or resumed.
         held: bool,
     },
     /// A training program reported.
     Reported {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Its program's incarnation.
+        /// The incarnation of the program.
         incarnation: Incarnation,
-        /// Who of it.
+        /// The reporting slot.
         slot: (Role, u32),
-        /// What.
+        /// The report.
         report: Report,
     },
-    /// All slots of a job that the manager sees, and what they do.
+    /// All slots of a job that the manager observes, with their phase.
     Observed {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// The incarnation the slots belong to.
+        /// The incarnation of the slots.
         incarnation: Incarnation,
-        /// All that exist; none = all released.
+        /// All existing slots. Empty: all are released.
         slots: Vec<ObservedSlot>,
-        /// What they do.
+        /// The phase.
         phase: Phase,
     },
-    /// What became of an issued change.
+    /// The result of an issued change.
     Enacted {
         /// The decision.
         decision: DecisionId,
         /// The job.
         job: JobId,
-        /// What became of it.
+        /// The result.
         result: Enactment,
     },
-    /// A full resync of one manager begins: what it doesn't mention by its end is gone.
+    /// A full resync of a manager begins. What it doesn't mention until the end is gone.
     SyncBegin {
         /// The manager's name.
         manager: String,
     },
-    /// It is complete.
+    /// The resync is complete.
     SyncEnd {
         /// The manager's name.
         manager: String,
-        /// Jobs it didn't mention have ended (else only their slots are gone).
+        /// If true, jobs that it didn't mention have ended. Otherwise only their slots are gone.
         owns_queue: bool,
     },
-    /// What was measured on a server since the last time: what it really carries, whatever was reserved.
+    /// Measured load of a server since the last measurement, independent of reservations.
     Utilisation {
         /// The server's name.
         server: String,
-        /// All that is in use there, by resource name, in sub-units; GPUs are in `devices`.
+        /// Total use by resource name, in sub-units. GPUs are in `devices`.
         used: BTreeMap<String, i64>,
-        /// How busy its devices are; those that aren't named are idle.
+        /// Load of the devices. Devices without an entry are idle.
         devices: Vec<DeviceShare>,
-        /// The part of it that slots use. Of jobs that aren't active nothing is taken.
+        /// The parts that slots use. Entries of jobs that aren't active are ignored.
         slots: Vec<SlotUse>,
     },
-    /// What an engine learnt elsewhere: it follows this policy from now on.
+    /// A learnt policy for an engine, which uses it from now on.
     PolicySet {
         /// The engine's name, as in the [registry](crate::engines::REGISTRY).
         engine: String,
-        /// None: it decides by its own heuristic again.
+        /// The policy. `None`: the engine uses its own heuristic again.
         policy: Option<Box<Policy>>,
     },
-    /// What is left in a journal of a report that was refused: nobody fills a disk with what isn't taken.
+    /// The journal's record of a refused report. The report itself isn't kept, so that refused reports can't fill the
+    /// disk.
     ReportIgnored {
-        /// Whose.
+        /// The job of the report.
         job: JobId,
     },
-    /// What is left in a journal of any other event that was refused: time went on.
+    /// The journal's record of any other refused event: only the time has advanced.
     Elapsed,
 }
 
-/// What a slot was measured to use.
+/// Measured use by a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotUse {
-    /// Whose.
+    /// The job.
     pub job: JobId,
     /// Its role and index.
     pub slot: (Role, u32),
-    /// By resource name, in sub-units, without GPUs.
+    /// Amounts by resource name, in sub-units, without GPUs.
     pub used: BTreeMap<String, i64>,
-    /// Its part of how busy the server's devices are.
+    /// Its part of the load of the server's devices.
     pub devices: Vec<DeviceShare>,
 }
 
@@ -156,41 +158,41 @@ pub struct SlotUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
-    /// Converged, or through all its epochs.
+    /// The job converged, or completed all its epochs.
     Completed,
-    /// Given up.
+    /// The job failed.
     Failed,
-    /// By a person.
+    /// A user cancelled the job.
     Cancelled,
-    /// By the scheduler.
+    /// The scheduler stopped the job.
     Stopped,
 }
 
-/// A slot as a manager names it.
+/// A slot as reported by a manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedSlot {
-    /// What it does.
+    /// Worker or parameter server.
     pub role: Role,
-    /// Its index.
+    /// The index.
     pub index: u32,
     /// The server's name.
     pub server: String,
-    /// Its devices, where the manager says.
+    /// The devices, if the manager reports them.
     pub devices: Vec<DeviceShare>,
 }
 
-/// What became of an issued change.
+/// The result of an issued change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Enactment {
-    /// It is being carried out.
+    /// The manager carries it out.
     Accepted,
-    /// Part of it is; observations say which.
+    /// The manager carries out a part. Observations show which.
     Partial,
-    /// Not at all.
+    /// The manager refused it.
     Refused {
-        /// The manager's words.
+        /// The manager's explanation.
         cause: Arc<str>,
-        /// When to ask again; none: with back-off.
+        /// Time until the next attempt. `None`: the back-off applies.
         retry_after: Option<Span>,
     },
 }
@@ -198,35 +200,35 @@ pub enum Enactment {
 /// Progress of a training program, since its last report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Grows by at least one with each report of a slot's incarnation.
+    /// Sequence number. It increases with each report of a slot within an incarnation.
     pub seq: u64,
-    /// Steps done since the job began.
+    /// Steps done since the job started.
     pub step: u64,
-    /// Whole epochs done.
+    /// Completed epochs.
     pub epoch: u32,
-    /// Steps in one epoch at this shape.
+    /// Steps per epoch at this shape.
     pub steps_per_epoch: u64,
     /// Mean training loss.
     pub loss: Option<f64>,
     /// Validation accuracy.
     pub accuracy: Option<f64>,
-    /// Steps this covers.
+    /// Number of steps that this report covers.
     pub steps: u32,
-    /// The time they took at a steady shape.
+    /// Time of these steps, at a constant shape.
     pub duration: Span,
-    /// w they ran with.
+    /// Number of workers (w) during these steps.
     pub workers: u32,
-    /// p they ran with.
+    /// Number of parameter servers (p) during these steps.
     pub servers: u32,
-    /// Mean time between one worker's gradients, in milliseconds.
+    /// By worker: mean time between its gradients, in milliseconds.
     pub slot_times: Vec<(u32, f64)>,
-    /// Time from start to first step, once per incarnation.
+    /// Time from the start to the first step, reported once per incarnation.
     pub restart: Option<Span>,
-    /// Data chunks that are trained to their end, by their place in the dataset: at least those since the last report.
+    /// Completed data chunks, by their index in the dataset: at least those since the last report.
     pub chunks: Vec<u32>,
 }
 
-/// An event that can't be accepted. Nothing changed.
+/// Why an event can't be accepted. Only the time and counts of ignored inputs have changed.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum EventError {
     /// The job description is wrong.
@@ -235,30 +237,29 @@ pub enum EventError {
     /// The settings are wrong.
     #[error("settings: {0}")]
     Settings(#[from] SettingsError),
-    /// An active job has that name.
+    /// An active job has this name.
     #[error("name: {name:?} is the name of active job {job}; names must be unique among active jobs", job = job.0)]
     DuplicateName {
         /// The name.
         name: String,
-        /// Who has it.
+        /// The job with this name.
         job: JobId,
     },
-    /// Not even its smallest shape could ever run, were it alone.
+    /// Even the smallest shape could never run, even if it were alone.
     #[error("{0}")]
     NeverFits(String),
-    /// A type of resource beside as many others as there may be: fewer where a job brings it than where a server has
-    /// it.
+    /// Too many types of resources. The maximum is lower for types in job files than for those of servers.
     #[error("resource {name:?}: there may be {most} types of resources beside it, and as many are in use")]
     ResourceTypes {
-        /// Its name.
+        /// The resource's name.
         name: String,
-        /// How many there may be.
+        /// The maximum number of types.
         most: usize,
     },
-    /// The engine in charge can never run it.
+    /// The current engine can't run such a job.
     #[error("engine {engine:?} can't run it: {problem}")]
     Unsupported {
-        /// Its name.
+        /// The engine's name.
         engine: String,
         /// The key, the value and what is allowed.
         problem: String,
@@ -272,46 +273,46 @@ pub enum EventError {
     /// A server description is wrong.
     #[error("server {server:?}: {problem}")]
     Server {
-        /// Its name.
+        /// The server's name.
         server: String,
         /// The value and what is allowed.
         problem: String,
     },
-    /// A sync bracket that doesn't match.
+    /// A `SyncEnd` without a `SyncBegin`.
     #[error("manager {manager:?}: {problem}")]
     Sync {
         /// The manager's name.
         manager: String,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
-    /// A report that is out of order, out of range, or of another incarnation. It is counted on the job.
+    /// The report is out of order, out of range, or of another incarnation. The job counts it.
     #[error("report of {job} ignored: {problem}")]
     Report {
         /// The job.
         job: JobId,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
-    /// A manager refused what is no longer issued. It is counted on the job.
+    /// The manager refused an issue that is no longer current. The job counts it.
     #[error("the refusal of what {decision} gave {job} comes late: it has something else since {issued_in}")]
     LateRefusal {
         /// The job.
         job: JobId,
-        /// What was refused.
+        /// The refused decision.
         decision: DecisionId,
-        /// Since when something else is issued.
+        /// The decision that issued something else since.
         issued_in: DecisionId,
     },
-    /// The policy may not decide; what the engine followed before stands.
+    /// The policy isn't allowed. The engine's current policy stays in force.
     #[error("policy: {0}")]
     Policy(#[from] PolicyError),
-    /// Time went back.
+    /// The time is before the last event.
     #[error("time {given} ms is before {now} ms, and time never goes back")]
     Time {
-        /// The event's.
+        /// Time of the event.
         given: i64,
-        /// The state's.
+        /// Time of the state.
         now: i64,
     },
 }

@@ -1,8 +1,7 @@
-//! The guard: what an engine proposes is checked, whoever wrote the engine.
+//! The guard: the check of each proposal, for all engines.
 //!
-//! Once in [`Ticket::run`](crate::Ticket::run), against the state that the engine saw: a violation is the engine's
-//! fault. A second time at commit, where the plan is cut to what still fits (see `scheduler/settle.rs`): nobody's
-//! fault.
+//! [`Ticket::run`](crate::Ticket::run) checks it against the state that the engine used. A violation there is an error
+//! of the engine. At commit, the plan is cut to what still fits (see `state/settle.rs`). That isn't an error.
 
 use std::collections::BTreeMap;
 
@@ -19,106 +18,106 @@ use crate::{
     state::{Mandate, State, Sums, usage_by_server},
 };
 
-/// A rule that a proposal breaks.
+/// A rule that a proposal violates.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// A job that isn't active.
+    /// The job isn't active.
     #[error("{0} is not active")]
     UnknownJob(JobId),
-    /// A job named twice.
+    /// The job is named twice.
     #[error("{0} is named twice")]
     Repeated(JobId),
-    /// A job that isn't the engine's to change.
+    /// The engine isn't allowed to change the job.
     #[error("{job} is {what} and must keep its verdict")]
     NotFree {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Pinned or closed.
+        /// `pinned` or `closed`.
         what: &'static str,
     },
-    /// A shape outside the job's bounds.
+    /// The shape is outside the job's bounds.
     #[error("{job} got {shape}, outside its bounds")]
     Bounds {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// What it got.
+        /// The shape.
         shape: Shape,
     },
-    /// Slot indices that repeat.
+    /// Slot indices are repeated.
     #[error("{job} has two slots of one role and index")]
     SlotIndex {
-        /// Which.
+        /// The job.
         job: JobId,
     },
-    /// A server that isn't there, is draining, doesn't host the role, or lacks the job's labels.
+    /// The server is absent or draining, doesn't host the role, or lacks the job's labels.
     #[error("{job} got a slot on {server}, which takes none of it")]
     Server {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Where.
+        /// The server.
         server: ServerId,
     },
-    /// Devices that don't add up to the demand, don't exist or are of another kind.
+    /// The devices don't match the demand, don't exist or are of another kind.
     #[error("{job} got devices on {server} that don't match its demand")]
     Devices {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Where.
+        /// The server.
         server: ServerId,
     },
-    /// A server, queue or tenant given more than it has.
+    /// A server, queue or tenant doesn't have or allow as much.
     #[error("{owner} is given {missing} more of {resource} than it has")]
     Over {
-        /// Whose.
+        /// The server, queue or tenant.
         owner: String,
-        /// What.
+        /// The resource.
         resource: String,
-        /// By how much, in sub-units.
+        /// The missing amount, in sub-units.
         missing: i64,
     },
-    /// A server that would carry more than the engine's limit.
+    /// The server's measured load would exceed the engine's limit.
     #[error(
         "{server} is measured to carry {part} thousandths of its {resource} with what is added; the limit is {limit}"
     )]
     Overload {
-        /// Which.
+        /// The server.
         server: String,
-        /// What.
+        /// The resource.
         resource: String,
-        /// How much.
+        /// The load in thousandths.
         part: i64,
-        /// What is allowed.
+        /// The limit in thousandths.
         limit: u16,
     },
-    /// A shape that the pool's manager can't carry out.
+    /// The pool's manager can't carry out the shape.
     #[error("{job} got a shape that its manager can't carry out: {rule}")]
     Shape {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Which rule.
+        /// The violated rule.
         rule: &'static str,
     },
-    /// Work items where the engine promised whole gangs, or on slots that don't exist.
+    /// The engine promised whole gangs but gave work items, or they are on slots that don't exist.
     #[error("{job} got work items that its slots or the engine's gang rule don't allow")]
     Work {
-        /// Which.
+        /// The job.
         job: JobId,
     },
 }
 
 const UNTOUCHED: u32 = u32::MAX;
 
-/// Checks a proposal against the state it was made from.
+/// Checks a proposal against the state from which it was made.
 ///
-/// O(all servers), to find a server's sum at once, + for each job that changes its slots and, for each server of it,
-/// the log of how many it has.
+/// O(all servers) for a table of sums by server. For each job that changes, also its slots and, for each of its
+/// servers, the log of their number.
 pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang, limits: Limits) -> Result<Sums, Violation> {
     let mut named: Vec<JobId> = proposal.changes.iter().map(|(id, _)| *id).collect();
     named.sort_unstable();
     if let Some(pair) = named.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(Violation::Repeated(pair[0]));
     }
-    // Where each server's sum is, in a dense table: a plan of a whole cluster touches most of them.
+    // The position of each server's sum, in a dense table: a plan for the whole cluster touches most servers.
     let mut places = vec![UNTOUCHED; state.servers.len()];
     let mut sums = Sums::default();
     for (id, verdict) in &proposal.changes {
@@ -179,10 +178,10 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang, limits: Limi
     Ok(sums)
 }
 
-/// Whether servers that are given more stay within the limit, as far as they are measured: what is measured, without
-/// slots that are gone, with what is expected of those that come. What comes alone always may. Of GPUs single devices
-/// would have to be looked at, which is the engine's. O(slots of the changed jobs + slots measured on the servers that
-/// get some).
+/// Checks that measured servers with new slots stay within the limit. Their load is the measured one, without slots
+/// that leave, plus the expected use of new slots. New slots on a server without remaining measured slots are always
+/// allowed. GPUs aren't checked, because that would require the load of each device. The engine checks those. O(slots
+/// of the changed jobs + slots measured on the servers that get some).
 fn check_measured(state: &State, proposal: &Proposal, limit: u16) -> Result<(), Violation> {
     let most = f64::from(limit) / 1000.0;
     let changed: BTreeMap<JobId, &Verdict> = proposal.changes.iter().map(|(id, verdict)| (*id, verdict)).collect();
@@ -191,7 +190,7 @@ fn check_measured(state: &State, proposal: &Proposal, limit: u16) -> Result<(), 
         let job = state.job(*id).ok_or(Violation::UnknownJob(*id))?;
         let before = job.verdict.allocation();
         for slot in verdict.allocation().iter().flat_map(|after| after.slots()) {
-            // On another device of its server it is no more than it was.
+            // A slot that only changes its device adds no load to its server.
             let before = before.and_then(|before| before.slot(slot.role, slot.index));
             let is_new = before.is_none_or(|before| before.server != slot.server);
             if is_new && state.server(slot.server).measured.is_some() {
@@ -202,7 +201,7 @@ fn check_measured(state: &State, proposal: &Proposal, limit: u16) -> Result<(), 
     for (id, came) in came {
         let server = state.server(id);
         let Some(measured) = &server.measured else { continue };
-        // What was measured of a slot that comes again from elsewhere is of another time.
+        // A measurement of a slot that leaves and returns is outdated.
         let stays = |job: &JobId, role: Role, index: u32| {
             let there = |verdict: &Verdict| {
                 let slot = verdict.allocation().and_then(|allocation| allocation.slot(role, index));
@@ -245,7 +244,7 @@ fn check_allocation(state: &State, job: &Job, allocation: &Allocation, gang: Gan
     for run in slots.chunk_by(|a, b| (a.role, a.server) == (b.role, b.server)) {
         let (id, demand) = (run[0].server, job.demand(run[0].role));
         let server = state.servers.get(id.index()).ok_or(Violation::Server { job: job.id, server: id })?;
-        // A server keeps what it has while it drains, or hosts other roles from now on.
+        // A server keeps its slots while it drains, or after its roles have changed.
         let stays = |slot| server.present && kept.is_some_and(|kept| kept.slots().contains(slot));
         let takes = server.accepts(&job.spec.labels) && server.hosts.takes(run[0].role);
         if !takes && !run.iter().all(stays) {

@@ -1,9 +1,9 @@
-//! The journal: everything that happened and everything that was decided, each record framed and checksummed.
+//! The journal: the record of all events and decisions. Each record is framed and has a checksum.
 //!
-//! A record is its body's length (u32, little endian), the first four bytes of the body's BLAKE3 hash, and the body in
-//! postcard, starting with the format's version. Recovery starts at the last snapshot and replays what follows
-//! ([`crate::replay`]): a committed decision is made again by the same engine from the same state, and must have the
-//! same digest.
+//! A record consists of its body's length (u32, little endian), the first four bytes of the body's BLAKE3 hash, and the
+//! body in postcard. The body starts with the version of the format. Recovery starts at the last snapshot and replays
+//! the following records ([`crate::replay`]). For each committed decision, the same engine decides again from the same
+//! state, and the digest must be the same.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -12,76 +12,76 @@ use crate::{
     budget::Budget, decision::Decision, event::Event, ids::TicketId, settings::SettingsError, state::State, time::Time,
 };
 
-/// The format that is written and read; grows when a record's layout changes.
+/// Version of the format that is written and read. It increases when a record's layout changes.
 pub const VERSION: u8 = 10;
 
-/// Why a ticket came to nothing.
+/// Why a ticket was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Why {
-    /// It took longer than its host allows.
+    /// It took longer than the host allows.
     Late,
-    /// Its host lost it.
+    /// The host lost it.
     Lost,
 }
 
 /// One record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Record {
-    /// Something happened.
+    /// An event was applied.
     Event {
-        /// When.
+        /// Time of the event.
         at: Time,
-        /// What.
+        /// The event.
         event: Event,
     },
     /// A ticket was opened.
     Prepared {
-        /// When.
+        /// Time of the opening.
         at: Time,
-        /// Which.
+        /// The ticket.
         ticket: TicketId,
     },
-    /// A ticket became a decision.
+    /// A ticket was committed as a decision.
     Committed {
-        /// When.
+        /// Time of the commit.
         at: Time,
-        /// Which.
+        /// The ticket.
         ticket: TicketId,
-        /// What its engine was allowed.
+        /// The engine's budget.
         budget: Budget,
         /// The encoded [`Decision`].
         delta: Vec<u8>,
-        /// The digest over all decisions up to this.
+        /// The digest over all decisions up to this one.
         digest: [u8; 32],
     },
-    /// A ticket came to nothing.
+    /// A ticket was abandoned.
     Abandoned {
-        /// When.
+        /// Time of the end.
         at: Time,
-        /// Which.
+        /// The ticket.
         ticket: TicketId,
-        /// Why.
+        /// The cause.
         why: Why,
     },
     /// A fit ticket was opened.
     FitsPrepared {
-        /// When.
+        /// Time of the opening.
         at: Time,
-        /// Which.
+        /// The ticket.
         ticket: TicketId,
     },
-    /// Fits were taken over.
+    /// Fits were committed.
     FitsCommitted {
-        /// When.
+        /// Time of the commit.
         at: Time,
-        /// Which.
+        /// The ticket.
         ticket: TicketId,
     },
-    /// Everything, as of now.
+    /// The complete state.
     Snapshot(Box<Saved>),
 }
 
-/// A scheduler at rest.
+/// The saved state of a scheduler without an open ticket.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Saved {
     pub(crate) state: State,
@@ -96,12 +96,12 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// The cluster, its jobs and the plan.
+    /// The state: the cluster, its jobs and the plan.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// Its bytes, less what isn't in the journal: which jobs the host has asked about.
+    /// The encoded state, without the data that isn't in the journal: which jobs the host was told of.
     pub(super) fn essence(&self) -> Vec<u8> {
         let mut saved = self.clone();
         saved.state.forget_told();
@@ -109,40 +109,40 @@ impl Saved {
     }
 }
 
-/// A journal that can't be replayed.
+/// Why a journal can't be replayed.
 #[derive(Debug, Error)]
 pub enum JournalError {
-    /// Nothing to start from.
+    /// The journal has no snapshot.
     #[error("the journal has no snapshot to start from")]
     NoSnapshot,
-    /// A record is cut off, changed, or of another version.
+    /// A record is truncated, changed, or of another version.
     #[error("record {at} is unreadable: {problem}")]
     Unreadable {
-        /// Its position.
+        /// Index of the record.
         at: usize,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// The settings name an engine or parameter that is gone.
+    /// The settings name an engine or parameter that no longer exists.
     #[error("record {at}: {problem}")]
     Settings {
-        /// Its position.
+        /// Index of the record.
         at: usize,
-        /// What is wrong.
+        /// The problem.
         problem: SettingsError,
     },
-    /// A decision came out differently: the engine is not the one that made it, or it isn't deterministic.
+    /// A replayed decision differs: the engine has changed since, or isn't deterministic.
     #[error("record {at}: decision of {ticket} came out differently when replayed")]
     Diverged {
-        /// Its position.
+        /// Index of the record.
         at: usize,
-        /// Whose.
+        /// The ticket of the decision.
         ticket: TicketId,
     },
 }
 
 impl Record {
-    /// Framed and checksummed.
+    /// Encodes the record, with its frame and checksum.
     pub fn encode(&self) -> Vec<u8> {
         let mut frame = vec![0; 8];
         frame.push(VERSION);
@@ -154,10 +154,10 @@ impl Record {
         frame
     }
 
-    /// Reads one frame.
+    /// Decodes one frame.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// States what is wrong with the frame.
     pub fn decode(frame: &[u8]) -> Result<Self, String> {
         let (header, body) = frame.split_at_checked(8).ok_or("it is shorter than a header")?;
         let length = u32::from_le_bytes(header[..4].try_into().expect("four bytes")) as usize;
@@ -174,13 +174,13 @@ impl Record {
         }
     }
 
-    /// Whether recovery can start here. Looks at two bytes.
+    /// Whether recovery can start at this record. Reads two bytes.
     pub fn is_snapshot(frame: &[u8]) -> bool {
-        // Postcard writes the variant's number first.
+        // Postcard writes the number of the variant first.
         frame.get(8) == Some(&VERSION) && frame.get(9) == Some(&6)
     }
 
-    /// When it was written; none for a snapshot of a scheduler to which nothing has happened yet.
+    /// Time of the record. `None` for a snapshot of a scheduler before its first event.
     pub fn at(&self) -> Option<Time> {
         match self {
             Self::Event { at, .. }
@@ -202,8 +202,8 @@ impl Record {
     }
 }
 
-/// The frames of records that were written one after the other. What is left behind the last whole one, if the end was
-/// cut off, comes as a frame that can't be decoded.
+/// Splits concatenated records into frames. If the end is truncated, the rest after the last complete frame is returned
+/// as a frame that can't be decoded.
 ///
 /// ```
 /// use trainmaster_core::{Scheduler, Settings, journal};

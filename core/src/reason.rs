@@ -1,4 +1,4 @@
-//! Why a job doesn't run, or has less than planned: typed, with the numbers a person can act on.
+//! Reasons why a job doesn't run, or has less than planned. They are typed, with numbers that users can act on.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::{
     time::{Span, Time},
 };
 
-/// Whose limit is meant.
+/// The owner of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Scope {
-    /// The whole cluster's capacity.
+    /// The capacity of the whole cluster.
     Cluster,
     /// A queue's limit.
     Queue(Arc<str>),
@@ -21,192 +21,192 @@ pub enum Scope {
     Tenant(Arc<str>),
 }
 
-/// Why.
+/// Why a job doesn't run, or has less than planned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// No decision has been made about it since it arrived, was resumed, or its wait was over.
+    /// No decision was made about the job since it arrived, was resumed, or its wait ended.
     NotConsidered,
-    /// No server could hold even one of this role, empty.
+    /// No server could hold even one slot of this role, even if it were empty.
     NeverFits {
         /// Worker or parameter server.
         role: Role,
-        /// What is short.
+        /// The resource that is short.
         resource: ResourceId,
-        /// What one needs.
+        /// Amount that one slot needs.
         needed: i64,
-        /// The most that any matching server has.
+        /// Largest amount of any matching server.
         largest: i64,
-        /// That server; none if no server matches the labels.
+        /// That server. `None` if no server matches the labels.
         server: Option<ServerId>,
     },
-    /// The shape has no room on any set of servers now.
+    /// No set of servers has room for the shape now.
     NoRoom {
-        /// What was to be placed.
+        /// The shape.
         shape: Shape,
         /// Worker or parameter server.
         role: Role,
-        /// What is short for one of that role.
+        /// The resource that is short for one slot of that role.
         resource: ResourceId,
-        /// What one needs.
+        /// Amount that one slot needs.
         needed: i64,
-        /// The most that is free on any one matching server.
+        /// Largest free amount of any one matching server.
         largest: i64,
         /// That server.
         server: Option<ServerId>,
     },
-    /// Not even the smallest shape is within a total.
+    /// Even the smallest shape exceeds a total.
     Exhausted {
-        /// Of what.
+        /// The owner of the total.
         scope: Scope,
-        /// Which resource.
+        /// The resource.
         resource: ResourceId,
-        /// What the job's smallest shape needs.
+        /// Amount that the job's smallest shape needs.
         needed: i64,
-        /// What is left.
+        /// Amount that is left.
         left: i64,
-        /// What there is in all.
+        /// The total.
         limit: i64,
     },
-    /// Others go first.
+    /// Other jobs go first.
     Behind {
-        /// The job directly ahead.
+        /// The first waiting job in the line.
         job: JobId,
-        /// How many are ahead.
+        /// Position in the line, from 1.
         position: u32,
     },
-    /// Planned, but its room is still being released.
+    /// The job is planned, but its room is still in use.
     Releasing {
-        /// A server it waits for.
+        /// A server whose room is in use.
         server: ServerId,
-        /// Which resource of it.
+        /// The resource.
         resource: ResourceId,
-        /// What is missing there.
+        /// The missing amount.
         missing: i64,
     },
-    /// The manager refused it.
+    /// The manager refused the job's plan.
     Refused {
-        /// The manager's words.
+        /// The manager's explanation.
         cause: Arc<str>,
-        /// When it is asked again.
+        /// Time of the next attempt.
         retry_at: Time,
     },
-    /// A server it ran on is gone.
+    /// A server of the job is gone.
     ServerLost {
-        /// Which.
+        /// The server.
         server: ServerId,
     },
-    /// Its server has less room than planned: other work came, or capacity went.
+    /// A server has less room than planned: other work came, or capacity went.
     Evicted {
-        /// Which.
+        /// The server.
         server: ServerId,
-        /// What is short.
+        /// The resource that is short.
         resource: ResourceId,
-        /// By how much.
+        /// The missing amount.
         missing: i64,
     },
-    /// What it is worth by its end doesn't outweigh what running it costs others.
+    /// The job's worth by its end doesn't exceed what running it costs others.
     Outweighed {
-        /// Its utility.
+        /// The job's utility.
         worth: Worth,
-        /// What others lose.
+        /// The loss of others.
         cost: Worth,
-        /// What the difference has to be above.
+        /// The difference must exceed this.
         threshold: Worth,
     },
-    /// A person holds it.
+    /// A user paused the job.
     Held,
-    /// It ran longer than allowed.
+    /// The job ran for as long as its job file allows.
     TimeLimit {
-        /// What is allowed.
+        /// The time limit.
         limit: Span,
     },
-    /// A person cancelled it.
+    /// A user cancelled the job.
     Cancelled,
-    /// Its training is over.
+    /// The job's training is complete.
     Finished,
-    /// The engine that decides doesn't take such jobs.
+    /// The current engine can't run such a job.
     Unsupported {
-        /// What about it.
+        /// What it can't run.
         what: Arc<str>,
     },
-    /// It has a schedule, with nothing in this slot of it.
+    /// The job has a booked schedule, with nothing in the current time slot.
     Scheduled {
-        /// When it starts, or goes on.
+        /// Time at which it starts or continues.
         next_start: Time,
     },
-    /// Even its best schedule costs as much as it is worth.
+    /// Even the best schedule of the job costs as much as it is worth.
     PricedOut(PricedOut),
-    /// Its work doesn't fit what is free until the horizon.
+    /// The job's work doesn't fit in what is free until the horizon.
     Unfinishable {
-        /// The horizon's end.
+        /// End of the horizon.
         until: Time,
-        /// Chunks that it has left to train.
+        /// Number of chunks left to train.
         needed: u64,
-        /// Chunks that there is room for.
+        /// Number of chunks that fit.
         free: u64,
     },
-    /// Servers with room for it carry as much as they should, or would with it.
+    /// The servers with room for the job already carry as much as they should, or would with the job.
     Overloaded {
-        /// The one it had to leave, or else one that carries least.
+        /// The server that the job had to leave, or else one with the lowest load.
         server: ServerId,
-        /// What is short there …
+        /// The overloaded resource.
         resource: ResourceId,
-        /// … and how much of it is in use.
+        /// Its use.
         used: Share,
     },
-    /// It has the accuracy that suffices.
+    /// The job has the accuracy that suffices.
     AccuracyReached {
-        /// What it has.
+        /// The reached accuracy.
         accuracy: Share,
-        /// What was asked for.
+        /// The requested accuracy.
         wanted: Share,
     },
-    /// Training on would gain next to nothing.
+    /// Further training would hardly improve the accuracy.
     NothingToGain {
-        /// The best it has had.
+        /// The best accuracy so far.
         accuracy: Share,
-        /// What it would have in the end, most likely.
+        /// The most probable final accuracy.
         predicted: Share,
-        /// How probable it is that it would hardly be more.
+        /// The probability that it is hardly better.
         probability: Share,
     },
-    /// The engine's policy scores waiting above every place that has room.
+    /// The engine's policy scores waiting above every place with room.
     HeldBack {
-        /// What waiting scores.
+        /// Score of waiting.
         waiting: Worth,
-        /// The server of the best place …
+        /// The server of the best place.
         server: ServerId,
-        /// … and what that scores.
+        /// Score of the best place.
         score: Worth,
     },
-    /// It would end below the accuracy that was asked for.
+    /// The job would end below the requested accuracy.
     OutOfReach {
-        /// What was asked for.
+        /// The requested accuracy.
         wanted: Share,
-        /// What it would have in the end, most likely.
+        /// The most probable final accuracy.
         predicted: Share,
-        /// How probable it is that this is less.
+        /// The probability that the final accuracy is lower than requested.
         probability: Share,
     },
-    /// A reason of the engine's own.
+    /// A reason specific to the engine.
     Engine(EngineReason),
 }
 
-/// A reason that only one engine gives.
+/// A reason specific to one engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineReason {
-    /// Its kind, in snake case such as `more_service`: a decision names a job again only when that changes.
+    /// The kind, in snake case such as `more_service`. A decision names a job again only if the kind changes.
     pub kind: Arc<str>,
-    /// In words, with the numbers of the decision.
+    /// The reason in words, with the numbers of the decision.
     pub text: Arc<str>,
 }
 
-/// A part of a whole, in millionths.
+/// A fraction, in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Share(pub i64);
 
 impl Share {
-    /// The nearest one.
+    /// The nearest value.
     pub fn of(part: f64) -> Self {
         Self(libm::round(part * 1e6) as i64)
     }
@@ -218,19 +218,19 @@ impl std::fmt::Display for Share {
     }
 }
 
-/// An amount of utility, in millionths: reasons are compared and hashed, so they hold no floats.
+/// An amount of utility, in millionths. Reasons are compared and hashed, so they contain no floats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Worth(pub i64);
 
 impl Worth {
-    /// The nearest one.
+    /// The nearest value.
     pub fn of(utility: f64) -> Self {
         Self(libm::round(utility * 1e6) as i64)
     }
 }
 
 impl std::fmt::Display for Worth {
-    /// With more decimals the smaller it is.
+    /// Smaller values have more decimals.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let value = self.0 as f64 / 1e6;
         let decimals = match self.0.unsigned_abs() {
@@ -242,28 +242,28 @@ impl std::fmt::Display for Worth {
     }
 }
 
-/// What priced a job out, by its best schedule at the prices of its arrival.
+/// Why a job is priced out: its best schedule at the prices of its arrival.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PricedOut {
-    /// Worth − cost, not above 0.
+    /// Worth − cost, at most 0.
     pub payoff: Worth,
-    /// What it would be worth.
+    /// The worth.
     pub utility: Worth,
-    /// What the resources of that schedule cost.
+    /// The cost of the schedule's resources.
     pub cost: Worth,
-    /// When it would end.
+    /// Time at which it would end.
     pub end: Time,
-    /// The role and resource that most of the cost is for.
+    /// The role of the largest part of the cost.
     pub role: Role,
-    /// See [`role`](Self::role).
+    /// The resource of the largest part of the cost.
     pub resource: ResourceId,
-    /// What one of that role takes of it …
+    /// Amount of the resource that one slot of the role takes.
     pub amount: i64,
-    /// … and what that costs in a slot, on average over the schedule …
+    /// Cost of this amount in a time slot, on average over the schedule.
     pub price: Worth,
-    /// … and where nothing is booked.
+    /// The same in a time slot without bookings.
     pub idle: Worth,
-    /// When it is tried again; not by itself where there is no time.
+    /// Time of the next attempt. `None`: there is no automatic one.
     pub retry_at: Option<Time>,
 }
 
@@ -299,12 +299,12 @@ pub enum ReasonKind {
 }
 
 impl Reason {
-    /// A reason of an engine's own, of a kind in snake case.
+    /// A reason specific to an engine, with its kind in snake case.
     pub fn of_engine(kind: &str, text: impl Into<Arc<str>>) -> Self {
         Self::Engine(EngineReason { kind: kind.into(), text: text.into() })
     }
 
-    /// Whether both say the same, whatever their numbers.
+    /// Whether both are the same apart from their numbers.
     pub fn same_kind(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Engine(mine), Self::Engine(theirs)) => mine.kind == theirs.kind,
@@ -312,7 +312,7 @@ impl Reason {
         }
     }
 
-    /// Its kind: a decision names a job again only when this changes.
+    /// The kind. A decision names a job again only if the kind changes.
     pub fn kind(&self) -> ReasonKind {
         match self {
             Self::NotConsidered => ReasonKind::NotConsidered,
@@ -342,7 +342,7 @@ impl Reason {
         }
     }
 
-    /// The server it names.
+    /// The server in the reason.
     pub(crate) fn server(&self) -> Option<ServerId> {
         match self {
             Self::NeverFits { server, .. } | Self::NoRoom { server, .. } => *server,

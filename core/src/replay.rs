@@ -1,4 +1,4 @@
-//! The same records through the same core.
+//! Replay of a journal's records with the same core.
 
 use crate::{
     decision::{Decision, Issue},
@@ -9,7 +9,7 @@ use crate::{
     settings::SettingsError,
 };
 
-/// A scheduler that goes through a journal again, record by record, from any of its snapshots.
+/// A scheduler that replays a journal, record by record, from any of its snapshots.
 ///
 /// ```
 /// use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time, journal::Record, replay::{Replay, Replayed}};
@@ -33,40 +33,41 @@ pub struct Replay {
     fits: Option<(TicketId, FitTicket)>,
 }
 
-/// What a record came to.
+/// The result of a replayed record.
 #[derive(Debug)]
 pub enum Replayed {
-    /// Something happened. What was refused then is refused now.
+    /// An event was applied. Events that were refused before are refused again.
     Event(Result<(), EventError>),
-    /// A ticket was opened or given up, or fits were taken over.
+    /// A ticket was opened or abandoned, or fits were committed.
     Ticket,
-    /// A decision was made again, and is the recorded one byte by byte, or not.
+    /// A decision was made again. It is identical to the recorded one, byte by byte, or differs.
     Decided(Result<Decision, Box<Difference>>),
-    /// A snapshot, which the replay goes on from.
+    /// A snapshot, from which the replay continues.
     Snapshot {
-        /// It is what the records before it lead to. Otherwise some are missing (a disk that was full) or were changed,
-        /// or another version made them.
+        /// Whether the records before it lead to the snapshot. If not, some are missing (for example, because a disk
+        /// was full), were changed, or come from another version.
         follows: bool,
     },
 }
 
-/// A decision that didn't come out as it is recorded.
+/// A replayed decision that differs from the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Whose outcome it is.
+    /// The ticket.
     pub ticket: TicketId,
-    /// As the journal has it.
+    /// The recorded decision.
     pub recorded: Made,
-    /// As it came out; none if the ticket isn't open here, because its record is missing or another one superseded it.
+    /// The replayed decision. `None` if the ticket isn't open here, because its record is missing or another ticket
+    /// superseded it.
     pub replayed: Option<Made>,
 }
 
-/// A decision, and the digest over all up to it.
+/// A decision, with the digest over all decisions up to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
     /// [`Scheduler::digest`].
     pub digest: [u8; 32],
-    /// None if its bytes make no sense.
+    /// The decision. `None` if its bytes can't be decoded.
     pub decision: Option<Decision>,
 }
 
@@ -74,25 +75,26 @@ impl Replay {
     /// Starts at a snapshot.
     ///
     /// # Errors
-    /// Its settings name an engine or a parameter that is gone.
+    /// The settings name an engine or a parameter that no longer exists.
     pub fn new(saved: Saved) -> Result<Self, SettingsError> {
         Ok(Self { scheduler: Scheduler::from_saved(saved)?, ticket: None, fits: None })
     }
 
-    /// The scheduler as it was after the records so far.
+    /// The scheduler after the records so far.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
 
-    /// What managers were told because of the records since the last call; see [`Scheduler::take_issues`].
+    /// The messages for managers from the records since the last call. See [`Scheduler::take_issues`].
     pub fn take_issues(&mut self) -> Vec<Issue> {
         self.scheduler.take_issues()
     }
 
-    /// Takes the next record. After a difference the replay goes its own way, up to the next snapshot.
+    /// Replays the next record. After a difference, the replay continues from its own state up to the next snapshot.
     ///
     /// # Errors
-    /// It is a snapshot whose settings name an engine or a parameter that is gone. Nothing changed.
+    /// The record is a snapshot whose settings name an engine or a parameter that no longer exists. Nothing has
+    /// changed.
     pub fn step(&mut self, record: &Record) -> Result<Replayed, SettingsError> {
         match record {
             Record::Event { at, event } => return Ok(Replayed::Event(self.scheduler.apply(*at, event.clone()))),
@@ -135,7 +137,7 @@ impl Replay {
         Err(Box::new(Difference { ticket: *ticket, recorded: recorded(), replayed: Some(replayed) }))
     }
 
-    /// What is open has no one to finish it: no snapshot is taken while a ticket is open, so its host ended then.
+    /// Abandons open tickets. A snapshot is only taken without open tickets, so the host had ended by then.
     fn give_up_open(&mut self) {
         let now = self.scheduler.state().now;
         let decision = self.ticket.take().map(|(id, _)| id);
@@ -145,7 +147,7 @@ impl Replay {
         }
     }
 
-    /// The scheduler, ready to go on where the journal ends.
+    /// Returns the scheduler, ready to continue at the end of the journal.
     pub fn finish(mut self) -> Scheduler {
         self.give_up_open();
         self.scheduler
@@ -153,10 +155,11 @@ impl Replay {
 }
 
 impl Scheduler {
-    /// Replays a journal: from its last snapshot, every event and every committed ticket again.
+    /// Replays a journal from its last snapshot, with all later events and committed tickets.
     ///
     /// # Errors
-    /// No snapshot, an unreadable record, an engine that is gone, or a replayed decision whose digest differs.
+    /// There is no snapshot, a record is unreadable, an engine no longer exists, or the digest of a replayed decision
+    /// differs.
     pub fn restore<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, JournalError> {
         let frames: Vec<&[u8]> = records.into_iter().collect();
         let start = frames.iter().rposition(|frame| Record::is_snapshot(frame)).ok_or(JournalError::NoSnapshot)?;

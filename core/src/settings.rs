@@ -1,4 +1,4 @@
-//! What a site configures, as one TOML text.
+//! The settings of a site, in one TOML text.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,16 @@ use crate::{
     time::Span,
 };
 
-/// Who is in charge.
+/// The scheduling mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The engine decides and the manager is told.
+    /// The engine decides, and plans are sent to managers.
     #[default]
     Active,
-    /// The engine decides from what it observes; nobody is told.
+    /// The engine decides from observations, and nothing is sent.
     Shadow,
-    /// Nothing is decided; every job is the manager's, in its last given or its requested shape.
+    /// No decisions. All jobs are handed back to their managers, in the last issued or the requested shape.
     Paused,
 }
 
@@ -48,16 +48,16 @@ impl std::fmt::Display for Parameter {
     }
 }
 
-/// Which jobs keep what they have. Such a job is pinned in the engine's input, never vetoed after it.
+/// Rules that pin jobs. A pinned job is marked in the engine's input. It isn't vetoed afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stability {
-    /// Off reproduces the papers.
+    /// Off, to reproduce the papers.
     pub enabled: bool,
-    /// A shape is kept for so long.
+    /// Minimum time between changes of a shape.
     pub min_run: Span,
-    /// At most so many changes of a running job an hour.
+    /// Maximum number of changes of a running job per hour.
     pub rescales_per_hour: u32,
-    /// A job that is predicted to end within this many restart costs isn't restarted any more.
+    /// A job isn't restarted if it is predicted to end within this many restart costs.
     pub payback: f64,
 }
 
@@ -67,19 +67,19 @@ impl Default for Stability {
     }
 }
 
-/// What shapes the pool's manager can carry out.
+/// The shapes that the pool's manager can carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShapeRules {
-    /// Each server of a job has the same number of workers and of parameter servers; where the roles don't share
-    /// servers, each server of a role has the same number of it. A running job gives whole servers up or nothing.
+    /// Each server of a job has the same number of workers and of parameter servers. If the roles don't share servers,
+    /// each server of a role has the same number of it. A running job can only give up whole servers.
     pub equal_per_server: bool,
-    /// Workers and parameter servers may share a server.
+    /// Workers and parameter servers of a job may share a server.
     pub colocate: bool,
-    /// Workers can be added to a running incarnation (removing them is always possible).
+    /// Workers can be added to a running incarnation. Removing workers is always possible.
     pub grow_in_place: bool,
-    /// Thousandths of each device, CPU and bandwidth that may be reserved: 1000, or more where tasks may share what
-    /// they don't use up. Only on servers that list their devices. CPUs and bandwidth for every engine; two tasks come
-    /// to one whole device only under engines that go by what is measured.
+    /// Reservable thousandths of each device, CPU and bandwidth: 1000, or more to let tasks share unused capacity.
+    /// Applies only to servers that list their devices. CPUs and bandwidth are oversubscribed under all engines. Two
+    /// tasks get the same whole device only under engines that use measured load.
     pub oversubscribe: u16,
 }
 
@@ -90,13 +90,13 @@ impl Default for ShapeRules {
 }
 
 impl ShapeRules {
-    /// The pool's rules with what one job asks for beyond them.
+    /// The pool's rules, with the job's own rules added.
     #[must_use]
     pub fn of(self, spec: &JobSpec) -> Self {
         Self { colocate: self.colocate && !spec.separate_roles, ..self }
     }
 
-    /// The rule that is broken by so many slots on each of a job's servers, in words.
+    /// The rule that is violated by these numbers of slots on a job's servers, in words.
     pub fn broken_by(self, counts: impl IntoIterator<Item = Shape>) -> Option<&'static str> {
         let (mut together, mut of_workers, mut of_servers) = (None, None, None);
         for count in counts {
@@ -117,12 +117,12 @@ impl ShapeRules {
     }
 }
 
-/// The most that an owner's word counts for, so that nobody gets ahead by asking louder.
+/// Limits on the claims of job files, so that inflated claims give no advantage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Caps {
-    /// Of what a job is worth, at any time ([`Utility`](crate::job::Utility)).
+    /// Maximum worth of a job at any time ([`Utility`](crate::job::Utility)).
     pub utility: f64,
-    /// Of its urgency.
+    /// Maximum urgency.
     pub urgency: u32,
 }
 
@@ -132,35 +132,35 @@ impl Default for Caps {
     }
 }
 
-/// Everything that is configured.
+/// All settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Name of the engine in charge.
+    /// Name of the engine.
     pub engine: String,
-    /// Its parameters; those not named have their defaults.
+    /// Parameters of the engine. The others have their defaults.
     pub parameters: BTreeMap<String, Parameter>,
-    /// Takes over when the engine fails.
+    /// Name of the engine that takes over when the chosen one fails.
     pub fallback: String,
-    /// After so many failures in a row.
+    /// Number of consecutive failures until then.
     pub fallback_after: u32,
-    /// Who keeps what they have.
+    /// Rules that pin jobs.
     pub stability: Stability,
-    /// What the manager can carry out.
+    /// The shapes that the manager can carry out.
     pub shape: ShapeRules,
-    /// What owners may claim.
+    /// Limits on the claims of job files.
     pub caps: Caps,
-    /// Most that a queue may be given, by queue, resource name.
+    /// Limits of queues, by queue and resource name.
     pub queues: BTreeMap<String, BTreeMap<String, i64>>,
-    /// Most that a tenant may be given.
+    /// Limits of tenants, by tenant and resource name.
     pub tenants: BTreeMap<String, BTreeMap<String, i64>>,
-    /// Whether jobs of one model teach each other across tenants: then one tenant's reports, true or false, change what
-    /// another's jobs are given.
+    /// Whether jobs of one model share fitted speeds across tenants. If so, one tenant's reports, true or false, affect
+    /// the jobs of others.
     pub share_models: bool,
-    /// First wait after a manager's refusal; doubles with each one in a row.
+    /// Wait after a manager's first refusal. It doubles with each consecutive one.
     pub refusal_backoff: Span,
-    /// After so many in a row the plan gives the job's room to others until the wait is over.
+    /// Number of consecutive refusals after which the job's room goes to others until its wait ends.
     pub refusals: u32,
-    /// For engines with random numbers.
+    /// Seed for engines with random numbers.
     pub seed: u64,
 }
 
@@ -195,7 +195,7 @@ pub struct SettingsError {
 }
 
 impl SettingsError {
-    /// From a key and what is wrong with it.
+    /// Creates an error from a key and a problem.
     pub fn new(key: impl Into<String>, problem: impl ToString) -> Self {
         Self { key: key.into(), problem: problem.to_string() }
     }
@@ -245,7 +245,7 @@ struct ShapeFile {
     equal_per_server: Option<bool>,
     colocate: Option<bool>,
     grow_in_place: Option<bool>,
-    /// The former name is still read.
+    /// The former name is still accepted.
     #[serde(alias = "overbook")]
     oversubscribe: Option<f64>,
 }
