@@ -1,5 +1,4 @@
-//! `trainmaster slurm …`: what people ask the agent inside slurmctld, over its control socket on the controller's
-//! machine.
+//! `trainmaster slurm …`: commands for the agent inside slurmctld, over its control socket on the controller's machine.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -14,10 +13,10 @@ use serde_json::{Value, json};
 
 use trainmaster_manager::{AdapterCommand, CommandAnswer};
 
-/// The agent answers between two rounds.
+/// Maximum wait for an answer. The agent answers between two rounds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What hosts know of these commands.
+/// The commands' descriptions for hosts.
 pub const COMMANDS: &[AdapterCommand] = &[
     AdapterCommand {
         name: "status",
@@ -53,7 +52,7 @@ fn answer(request: &Value, text: fn(&Value) -> String) -> Result<CommandAnswer> 
     Ok(CommandAnswer { text: text(&json), json })
 }
 
-/// Slurm's StateSaveLocation, as scontrol knows it.
+/// Slurm's StateSaveLocation, as scontrol prints it.
 fn state_folder() -> Result<PathBuf> {
     let shown = Command::new("scontrol").args(["show", "config"]).output().context("scontrol can't be run")?;
     if !shown.status.success() {

@@ -1,5 +1,6 @@
-//! How a job says that it is Trainmaster's, and what it is: `--comment='trainmaster;model=resnet50;worker.max=8'`,
-//! `#TRAINMASTER worker.max = 8` at the head of the batch script, and the comment that both become once it is accepted.
+//! The comments of Trainmaster's jobs. A user marks and describes a job by
+//! `--comment='trainmaster;model=resnet50;worker.max=8'` or by `#TRAINMASTER worker.max = 8` at the head of the batch
+//! script. Once the job is accepted, both become its comment.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _};
 
@@ -11,30 +12,30 @@ use trainmaster_core::{
 
 use super::seen::Memory;
 
-/// What a comment begins with.
+/// The first word of a comment.
 pub const MARK: &str = "trainmaster";
-/// What a line of a script begins with.
+/// The first word of a line in a script.
 pub const LINE: &str = "#TRAINMASTER";
-/// So much of a script is looked at.
+/// Maximum number of examined bytes of a script.
 pub const HEAD: usize = 64 << 10;
-/// Of a comment that isn't accepted yet: more than Slurm keeps.
+/// Maximum length in bytes of a comment that isn't accepted yet. Slurm keeps less.
 const LONGEST: usize = 4096;
-/// Settings of a job.
+/// Maximum number of settings of a job.
 const MOST_PAIRS: usize = 256;
-/// Characters of a text that are repeated in a refusal.
+/// Maximum number of characters of a text in a refusal.
 const SHOWN: usize = 80;
-/// Slots of a job.
+/// Maximum number of slots of a job.
 const MOST_SLOTS: u32 = 100_000;
 
-/// What separates the parts of an accepted comment, and can't be a part of one.
+/// The separator of an accepted comment's parts, and the other characters that are escaped in them.
 const PART: &AsciiSet = &CONTROLS.add(b';').add(b'%');
-/// The same for what was asked for, whose parts `/` separates.
+/// The same for the options of sbatch, whose separator is `/`.
 const FIELD: &AsciiSet = &PART.add(b'/');
 
-/// Keys with values, in the order given.
+/// Keys with values, in their original order.
 pub type Pairs = Vec<(String, String)>;
 
-/// Whether a job is Trainmaster's. Cheap: every job that is submitted comes by here.
+/// Whether a job is Trainmaster's. The check is cheap, because it is made for every submitted job.
 ///
 /// ```
 /// use trainmaster_adapters::slurm::comment::is_ours;
@@ -46,13 +47,13 @@ pub fn is_ours(comment: &str, script: &str) -> bool {
     body(comment).is_some() || lines(script).next().is_some()
 }
 
-/// What follows the mark.
+/// The text after the mark.
 fn body(comment: &str) -> Option<&str> {
     let rest = comment.trim_start().strip_prefix(MARK)?;
     if rest.trim().is_empty() { Some("") } else { rest.trim_start().strip_prefix(';') }
 }
 
-/// The `#TRAINMASTER` lines before the script's first command, where sbatch reads its `#SBATCH` lines too.
+/// The `#TRAINMASTER` lines before the script's first command, in the same part in which sbatch reads `#SBATCH` lines.
 fn lines(script: &str) -> impl Iterator<Item = &str> {
     let end = (0..=HEAD.min(script.len())).rev().find(|at| script.is_char_boundary(*at)).unwrap_or(0);
     let head = script[..end].lines().map(str::trim_start);
@@ -60,10 +61,11 @@ fn lines(script: &str) -> impl Iterator<Item = &str> {
     head.filter_map(|line| line.strip_prefix(LINE).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t'])))
 }
 
-/// What a job's owner wrote: the script's lines, then the comment, which goes first where both name a key.
+/// Returns the settings of a job's owner: the script's lines, then the comment. The comment has precedence for keys
+/// that are in both.
 ///
 /// # Errors
-/// A part that is no `key=value`, or has characters that nobody sees; too many of them.
+/// A part isn't `key=value` or has invisible characters, or there are too many parts.
 pub fn written(comment: &str, script: &str) -> Result<Pairs, String> {
     let mut pairs = Pairs::new();
     if comment.len() > LONGEST {
@@ -95,7 +97,7 @@ pub fn written(comment: &str, script: &str) -> Result<Pairs, String> {
     Ok(pairs)
 }
 
-/// At semicolons outside quotes.
+/// Splits at semicolons outside quotes.
 fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut from, mut quote) = (Vec::new(), 0, None);
     for (at, c) in text.char_indices() {
@@ -113,14 +115,14 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// What a job asked Slurm for when it was submitted, so that it can be handed back as it was.
+/// The options of sbatch at submission. They restore the job when it is handed back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// `--nodes`: from, to; 0 where it wasn't said.
+    /// `--nodes`: minimum and maximum; 0 if not given.
     pub nodes: (u32, u32),
     /// Tasks.
     pub tasks: u32,
-    /// `--ntasks-per-node`; 0 where it wasn't said.
+    /// `--ntasks-per-node`; 0 if not given.
     pub tasks_per_node: u32,
     /// `--cpus-per-task`.
     pub cpus_per_task: u32,
@@ -128,7 +130,7 @@ pub struct Asked {
     pub memory: Memory,
     /// GPUs on each node; empty for none.
     pub tres_per_node: String,
-    /// GPUs in all, where nobody said how many nodes.
+    /// The total of GPUs, if the number of nodes wasn't given.
     pub tres_per_job: String,
 }
 
@@ -165,12 +167,12 @@ impl Asked {
     }
 }
 
-/// What was escaped, as it was.
+/// Decodes an escaped text.
 fn plain(text: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(text).decode_utf8().ok()
 }
 
-/// The head of an accepted comment: what describes the job.
+/// Writes the head of an accepted comment: the job's description.
 fn write_pairs(f: &mut std::fmt::Formatter<'_>, pairs: &Pairs) -> std::fmt::Result {
     f.write_str(MARK)?;
     let escaped = |text| utf8_percent_encode(text, PART);
@@ -180,15 +182,15 @@ fn write_pairs(f: &mut std::fmt::Formatter<'_>, pairs: &Pairs) -> std::fmt::Resu
 /// The comment of an accepted job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tag {
-    /// What describes it, defaults from sbatch's options included.
+    /// The description, including defaults from sbatch's options.
     pub pairs: Pairs,
     /// Hash of the token in its environment.
     pub token: [u8; 32],
-    /// The owner's `--begin`, in Unix seconds; 0 for at once.
+    /// The owner's `--begin`, in Unix seconds; 0: at once.
     pub begin: i64,
-    /// What Slurm was asked for.
+    /// The options of sbatch.
     pub asked: Asked,
-    /// A comment that had nothing to do with us.
+    /// A previous comment that isn't Trainmaster's.
     pub note: String,
 }
 
@@ -206,7 +208,7 @@ impl std::fmt::Display for Tag {
 }
 
 impl Tag {
-    /// Reads the comment of an accepted job; `None` for every other comment.
+    /// Reads the comment of an accepted job. Returns `None` for every other comment.
     pub fn read(comment: &str) -> Option<Self> {
         let (pairs, own, note) = accepted(comment)?;
         let token = hex(own.get("@token")?)?;
@@ -215,14 +217,14 @@ impl Tag {
     }
 }
 
-/// The comment of an accepted heterogeneous job's second component, the parameter servers'.
+/// The comment of the second component of an accepted heterogeneous job, which has the parameter servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// What it adds to the leader's description.
+    /// Additions to the leader's description.
     pub pairs: Pairs,
-    /// What Slurm was asked for.
+    /// The options of sbatch.
     pub asked: Asked,
-    /// A comment that had nothing to do with us.
+    /// A previous comment that isn't Trainmaster's.
     pub note: String,
 }
 
@@ -238,7 +240,7 @@ impl std::fmt::Display for Part {
 }
 
 impl Part {
-    /// Reads the comment of an accepted second component; `None` for every other comment.
+    /// Reads the comment of an accepted second component. Returns `None` for every other comment.
     pub fn read(comment: &str) -> Option<Self> {
         let (pairs, own, note) = accepted(comment)?;
         own.get("@part").filter(|part| **part == "servers")?;
@@ -246,7 +248,7 @@ impl Part {
     }
 }
 
-/// An accepted comment's description, our own keys, and the note.
+/// An accepted comment's description, Trainmaster's own keys, and the note.
 fn accepted(comment: &str) -> Option<(Pairs, BTreeMap<&str, &str>, &str)> {
     let body = body(comment)?;
     let (body, note) = body.split_once(";@note=").unwrap_or((body, ""));
@@ -273,18 +275,19 @@ fn hex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// What a job was last given, as its admin comment says: enough for a new agent, for people, and for the script.
+/// A job's last allocation, as stored in its admin comment. It is sufficient for a new agent, for people and for the
+/// script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Given {
-    /// The core's number of the job.
+    /// The job's number in the core.
     pub job: u64,
     /// The decision.
     pub decision: u64,
-    /// Restarts so far.
+    /// The number of restarts so far.
     pub incarnation: u32,
-    /// Changes in place.
+    /// The number of changes in place.
     pub revision: u32,
-    /// Its slots, by node, role and number.
+    /// Its slots, by node, role and index.
     pub slots: Vec<ObservedSlot>,
 }
 
@@ -321,12 +324,12 @@ fn letter(role: Role) -> char {
 }
 
 impl Given {
-    /// Reads an admin comment; `None` where it says something else.
+    /// Reads an admin comment. Returns `None` for other texts.
     pub fn read(text: &str) -> Option<Self> {
         let mut given = Self::default();
         let (mut said, mut seen) = (Shape::default(), 0);
         let body = body(text)?;
-        // What comes after it is for people.
+        // The rest is for people.
         for part in body.split_once(";why=").map_or(body, |(given, _)| given).split(';') {
             let (key, value) = part.split_once('=')?;
             seen += 1;
@@ -344,7 +347,7 @@ impl Given {
         (seen == 7 && given.shape() == said).then_some(given)
     }
 
-    /// What an active job is issued now.
+    /// The current issued allocation of an active job.
     pub fn of(state: &State, job: &CoreJob, allocation: &Allocation) -> Self {
         let slots = allocation.slots().iter().map(|slot| ObservedSlot {
             role: slot.role,
@@ -358,14 +361,14 @@ impl Given {
         Self { job: job.id.0, decision: job.issued.decision.0, incarnation, revision, slots }
     }
 
-    /// Workers and parameter servers in all.
+    /// The total numbers of workers and parameter servers.
     pub fn shape(&self) -> Shape {
         let count = |role| self.slots.iter().filter(|slot| slot.role == role).count() as u32;
         Shape { workers: count(Role::Worker), servers: count(Role::Server) }
     }
 }
 
-/// `n1:w0-1+s0,n2:w2-3`; no more of them than `shape` says.
+/// Reads `n1:w0-1+s0,n2:w2-3`, with at most as many slots as `shape`.
 fn read_slots(text: &str, shape: Shape) -> Option<Vec<ObservedSlot>> {
     let mut slots = Vec::new();
     let mut left = shape.workers.checked_add(shape.servers).filter(|slots| *slots <= MOST_SLOTS)?;
@@ -383,10 +386,10 @@ fn read_slots(text: &str, shape: Shape) -> Option<Vec<ObservedSlot>> {
     Some(slots)
 }
 
-/// The description in a tag, for a job that Slurm calls `name`.
+/// The description from a tag's pairs. `name` is the job's name in Slurm.
 ///
 /// # Errors
-/// The key, the value and what is allowed.
+/// The error names the key, the value and the allowed values.
 pub fn spec(pairs: &[(String, String)], name: &str) -> Result<JobSpec, String> {
     let named = pairs.iter().any(|(key, _)| key == "name");
     let name = plain_name(name);
@@ -395,7 +398,7 @@ pub fn spec(pairs: &[(String, String)], name: &str) -> Result<JobSpec, String> {
     JobSpec::from_pairs(default.into_iter().chain(pairs)).map_err(|error| error.to_string())
 }
 
-/// A name of Slurm's as the core allows it.
+/// Converts a name of Slurm's to one that the core allows.
 fn plain_name(name: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let name: String = name.chars().take(64).map(allowed).collect();
@@ -427,7 +430,7 @@ mod tests {
             let error = written(&format!("trainmaster;{hidden}"), "").unwrap_err();
             assert!(error.contains("control characters") && !error.contains(is_unseen), "{error:?}");
         }
-        // A script may be cut inside a character.
+        // The limit may be inside a character of the script.
         assert!(!is_ours("", &format!("#{}", "é".repeat(HEAD))));
     }
 

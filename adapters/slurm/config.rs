@@ -1,4 +1,4 @@
-//! What a site can set about its Slurm: the table `[slurm]` of `trainmaster.toml`, which lies beside slurm.conf.
+//! A site's settings for Slurm: the table `[slurm]` of `trainmaster.toml`, which is beside slurm.conf.
 
 use serde::Deserialize;
 use thiserror::Error;
@@ -7,22 +7,23 @@ use trainmaster_core::{
     text::{LONGEST, read_toml},
 };
 
-/// What a site can set about its Slurm.
+/// A site's settings for Slurm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The manager's name in events.
     pub manager: String,
-    /// A job that isn't to run can't start for so many seconds; renewed when half of it is over. If Trainmaster is
-    /// gone, it starts after that.
+    /// Lease in seconds: the time for which a held job can't start. It is renewed when half of it is over. If
+    /// Trainmaster stops, the job starts after it.
     pub lease: i64,
-    /// A job that was let go and hasn't started after so many seconds counts as refused by Slurm.
+    /// Time in seconds after which a released job that hasn't started counts as refused by Slurm.
     pub patience: i64,
-    /// A job whose training is over may take so many seconds to end by itself.
+    /// Maximum time in seconds for a job to end by itself after its training.
     pub grace: i64,
-    /// What each server has to the network, in Mbit/s: Slurm doesn't say. Without it no job may ask for bandwidth.
+    /// The network bandwidth of each server in Mbit/s, because Slurm doesn't report it. Without it, no job can request
+    /// bandwidth.
     pub bandwidth: Option<i64>,
-    /// The priority of jobs that are let go; without it Slurm's own stands, and a job of others may take what was
-    /// decided for one of ours.
+    /// The priority of released jobs. Without it, Slurm's own applies, and another job may take nodes that were decided
+    /// for a job of Trainmaster's.
     pub priority: Option<u32>,
     /// The feed's address for training programs.
     pub feed: Option<String>,
@@ -65,14 +66,14 @@ struct File {
     feed: Option<String>,
 }
 
-/// From here on priorities mean something else to Slurm, as 0 does: held, unset, its own to choose.
+/// From this value, priorities have special meanings in Slurm, as 0 has: held, unset, or chosen by Slurm.
 const OWN_PRIORITIES: u32 = 0xffff_fffe;
 
 impl Config {
-    /// Reads the table `[slurm]`; what else is in the file is not looked at.
+    /// Reads the table `[slurm]` and ignores the rest of the file.
     ///
     /// # Errors
-    /// Names the key, its value and what is allowed.
+    /// The error names the key, its value and the allowed values.
     ///
     /// ```
     /// use trainmaster_adapters::slurm::Config;
@@ -93,7 +94,7 @@ impl Config {
         };
         Ok(Self {
             manager: file.manager.unwrap_or(default.manager),
-            // Half of it must be long enough for an agent that is just being restarted.
+            // Half of it must suffice for a restart of the agent.
             lease: seconds("lease", file.lease, default.lease, 10)?,
             patience: seconds("patience", file.patience, default.patience, 1)?,
             grace: seconds("grace", file.grace, default.grace, 0)?,

@@ -5,37 +5,38 @@ use std::collections::BTreeMap;
 /// One entry of a GRES text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gres {
-    /// `gpu`.
+    /// The name, such as `gpu`.
     pub name: String,
-    /// `a100`, where it has one.
+    /// The type, such as `a100`, if there is one.
     pub kind: Option<String>,
-    /// How many.
+    /// The count.
     pub count: u64,
-    /// Of what is in use: how many devices it is of. For shards that is fewer than their count.
+    /// In texts of used resources, the number of devices. For shards it is smaller than the count.
     pub devices: u64,
 }
 
 impl Gres {
-    /// So many of a resource as jobs name it: `gpu`, `gpu:a100`.
+    /// Creates a count of a resource with its name in jobs: `gpu`, `gpu:a100`.
     pub fn new(resource: &str, count: u64) -> Self {
         let (name, kind) = resource.split_once(':').map_or((resource, None), |(name, kind)| (name, Some(kind)));
         Self { name: name.into(), kind: kind.map(str::to_owned), count, devices: 0 }
     }
 
-    /// As jobs name it.
+    /// The name of the resource in jobs.
     pub fn resource(&self) -> String {
         self.kind.as_ref().map_or_else(|| self.name.clone(), |kind| format!("{}:{kind}", self.name))
     }
 }
 
 impl std::fmt::Display for Gres {
-    /// As a job asks for it.
+    /// Formats it as in a job's request.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "gres:{}:{}", self.resource(), self.count)
     }
 }
 
-/// Reads what nodes have, use or drain, and what jobs ask for; what isn't a resource (`(null)`, `N/A`) is left out.
+/// Reads the resources that nodes have, use or drain, and those that jobs request. Ignores texts that aren't resources
+/// (`(null)`, `N/A`).
 ///
 /// ```
 /// use trainmaster_adapters::slurm::gres::parse_gres;
@@ -63,7 +64,7 @@ fn entry(text: &str) -> Option<Gres> {
     Some(Gres { name, kind, count: count.unwrap_or(1), devices: devices(detail.trim_end_matches(')')) })
 }
 
-/// `IDX:0,2-3` names devices, `1/4,0/4` the parts of each that are in use.
+/// Counts the used devices: `IDX:0,2-3` lists devices, and `1/4,0/4` the used parts of each.
 fn devices(detail: &str) -> u64 {
     let used = |part: &str| match part.split_once('/') {
         Some((used, _)) => u64::from(used.parse::<u64>().is_ok_and(|used| used > 0)),
@@ -76,7 +77,7 @@ fn devices(detail: &str) -> u64 {
     detail.trim_start_matches("IDX:").split(',').map(used).fold(0, u64::saturating_add)
 }
 
-/// A count with Slurm's binary suffixes.
+/// Reads a count with Slurm's binary suffixes.
 fn scaled(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let shift = match &text[digits..] {
@@ -91,7 +92,7 @@ fn scaled(text: &str) -> Option<u64> {
     text[..digits].parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// At commas that are in no parentheses or brackets.
+/// Splits at commas outside parentheses and brackets.
 pub(crate) fn split_outside(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut depth, mut from) = (0_u32, 0);
@@ -111,7 +112,7 @@ pub(crate) fn split_outside(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Sums GRES by the name that jobs use, leaving zeros out.
+/// Sums GRES by their names in jobs, without zeros.
 pub fn total(gres: &[Gres]) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for entry in gres.iter().filter(|entry| entry.count > 0) {

@@ -2,15 +2,15 @@
 
 use super::gres::split_outside;
 
-/// More names than this are no cluster's.
+/// Maximum number of names. No cluster has more.
 const MOST: usize = 1 << 17;
-/// Bytes of a name, and digits of a number in one.
+/// Maximum bytes of a name, and maximum digits of a number in it.
 const LONGEST: usize = 255;
 const DIGITS: usize = 20;
-/// Brackets of a name: each of them costs a pass over all names.
+/// Maximum number of brackets in a name. Each costs a pass over all names.
 const BRACKETS: usize = 4;
 
-/// The names in a list, in its order; `None` if it can't be read.
+/// Returns the names in a list, in its order. Returns `None` if the list can't be read.
 ///
 /// ```
 /// use trainmaster_adapters::slurm::hostlist::expand;
@@ -46,7 +46,7 @@ pub fn expand(list: &str) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// `1-3,07` as texts; leading zeros say how wide a number is.
+/// Expands `1-3,07` to texts. Leading zeros define the width of a number.
 fn numbers(ranges: &str) -> Option<Vec<String>> {
     let mut all = Vec::new();
     for range in ranges.split(',') {

@@ -1,15 +1,15 @@
-//! Slurm, as far as it can be said without talking to it: its texts and records become the core's events, the core's
-//! plan becomes calls of Slurm's API, their answers become events again. No I/O, no clock, no Slurm library: the
-//! plugins in `integration/slurm` bring those.
+//! Translation for Slurm, without I/O, a clock or a Slurm library. Slurm's texts and records become the core's events,
+//! the core's plan becomes calls of Slurm's API, and the answers become events. The plugins in `integration/slurm`
+//! provide the rest.
 //!
-//! * [`comment`] and [`submit`]: which jobs are ours, what they ask for, and what is wrong with them;
-//! * [`seen`], [`gres`], [`hostlist`], [`node`]: what Slurm's records and texts mean;
-//! * [`reservation`], [`order`]: an allocation as Slurm can reserve it, and the calls that make it so;
-//! * [`Translator`]: all of it over time.
+//! * [`comment`] and [`submit`]: which jobs are Trainmaster's, their requests, and their errors;
+//! * [`seen`], [`gres`], [`hostlist`], [`node`]: the meaning of Slurm's records and texts;
+//! * [`reservation`], [`order`]: an allocation in the form that Slurm can reserve, and the calls for it;
+//! * [`Translator`]: the translation over time.
 //!
-//! `COMMANDS` alone talks to somebody: to the agent inside slurmctld, for `trainmaster slurm …`.
+//! Only `COMMANDS` does I/O: it connects to the agent inside slurmctld, for `trainmaster slurm …`.
 //!
-//! See the folder's README for how a job is held, started, resized and handed back.
+//! The folder's README describes how a job is held, started, resized and handed back.
 
 #[cfg(feature = "registry")]
 mod client;
@@ -33,8 +33,8 @@ pub use self::{
     translator::Translator,
 };
 
-/// What Slurm can carry out: a job reserves the same on each of its nodes, and a running one that holds GPUs can't be
-/// given more.
+/// The shapes that Slurm can carry out: a job reserves the same on each of its nodes, and a running job with GPUs can't
+/// get more.
 pub fn shape_rules() -> ShapeRules {
     ShapeRules { equal_per_server: true, grow_in_place: false, ..ShapeRules::default() }
 }

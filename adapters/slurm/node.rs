@@ -1,4 +1,4 @@
-//! Slurm's nodes as servers, and what other people's jobs use of them.
+//! Slurm's nodes as servers, and their foreign use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::{
     seen::{Node, NodeUse, Partition},
 };
 
-/// The label that says that a node belongs to a partition: a job carries that of its own.
+/// The label of a node in a partition. Each job requires the label of its own partition.
 pub fn partition_label(partition: &str) -> String {
     format!("partition:{partition}")
 }
@@ -27,11 +27,11 @@ pub(crate) fn partitions_by_node(partitions: &[Partition]) -> BTreeMap<String, B
     by_node
 }
 
-/// A node as a server; `None` while it is down. `expects_ours`: one of our own jobs is to start there, so that Slurm
-/// plans it for us.
+/// Converts a node to a server. Returns `None` while it is down. `expects_ours`: a job of Trainmaster's should start
+/// there, so a node in state PLANNED is planned for that job.
 ///
-/// GPUs are counted, by type where they have one: which of them a job gets is Slurm's choice. Features become labels,
-/// `zone=a` as it stands and `ssd` as `ssd=true`.
+/// GPUs are counted, by type if they have one. Slurm chooses which of them a job gets. Features become labels: `zone=a`
+/// unchanged, and `ssd` as `ssd=true`.
 pub fn server(node: &Node, partitions: &BTreeSet<&str>, expects_ours: bool, config: &Config) -> Option<ServerSpec> {
     let draining = match node.usable() {
         NodeUse::Down => return None,
@@ -60,7 +60,7 @@ pub fn server(node: &Node, partitions: &BTreeSet<&str>, expects_ours: bool, conf
         .map(str::trim)
         .filter(|feature| !feature.is_empty() && *feature != "(null)")
         .map(|feature| feature.split_once('=').unwrap_or((feature, "true")))
-        // The core reads this one, and refuses servers with another value.
+        // The core evaluates this label, and refuses servers with another value.
         .filter(|(key, value)| *key != "hosts" || matches!(*value, "workers" | "servers" | "both"))
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
@@ -68,7 +68,7 @@ pub fn server(node: &Node, partitions: &BTreeSet<&str>, expects_ours: bool, conf
     Some(ServerSpec { name: node.name.clone(), capacity, devices: Vec::new(), labels, draining })
 }
 
-/// What our own jobs hold of a node, as Slurm counts it.
+/// The resources of a node that Trainmaster's jobs hold, as Slurm counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Own {
     pub(crate) cpus: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Own {
     pub(crate) gres: BTreeMap<String, u64>,
 }
 
-/// What is used of a node but not by us: by resource name, in sub-units.
+/// The foreign use of a node, by resource name, in sub-units.
 pub(crate) fn foreign(node: &Node, own: &Own) -> BTreeMap<String, i64> {
     let mut amounts = BTreeMap::new();
     let mut put = |name: &str, value: i64| {
@@ -88,7 +88,7 @@ pub(crate) fn foreign(node: &Node, own: &Own) -> BTreeMap<String, i64> {
     put("memory", clamp(node.used_memory.saturating_sub(own.memory)));
     let used = parse_gres(&node.gres_used);
     let mut sums = total(&used);
-    // A GPU of which shards are in use can't be had whole.
+    // A GPU with used shards can't be allocated whole.
     for shards in used.iter().filter(|gres| gres.name == "shard" && gres.devices > 0) {
         let gpu = shards.kind.as_ref().map_or_else(|| "gpu".to_owned(), |kind| format!("gpu:{kind}"));
         *sums.entry(gpu).or_insert(0) += shards.devices;
@@ -100,11 +100,11 @@ pub(crate) fn foreign(node: &Node, own: &Own) -> BTreeMap<String, i64> {
     amounts
 }
 
-/// A count of a resource in sub-units. Shards are parts of GPUs that are counted already.
+/// Converts a resource's count to sub-units. Shards are parts of GPUs, which are counted already.
 fn amount(resource: &str, count: u64) -> Option<i64> {
     match resource.split(':').next().unwrap_or_default() {
         "shard" | "mps" => None,
-        // Slurm counts no CPUs or memory as GRES; were there one of that name, it would not be what jobs mean.
+        // Slurm doesn't count CPUs or memory as GRES. A GRES of such a name isn't what jobs mean.
         "cpu" | "memory" | "disk" => None,
         "bandwidth" => Some(clamp(count)),
         _ => Some(clamp(count.min(1_000_000_000)) * 1000),

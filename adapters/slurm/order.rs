@@ -1,4 +1,4 @@
-//! What Slurm is to be asked for, and what it answers.
+//! The calls for Slurm, and their results.
 
 use trainmaster_core::Span;
 
@@ -13,38 +13,38 @@ use super::{
 pub struct SlurmCall {
     /// The job.
     pub id: u32,
-    /// What.
+    /// The action.
     pub action: Action,
 }
 
-/// What is to be done with a job.
+/// An action on a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// `slurm_update_job`.
     Update(Box<Update>),
-    /// `slurm_requeue(id, 0)`: it stops with SIGTERM, KillWait and SIGKILL, and is pending again.
+    /// `slurm_requeue(id, 0)`: the job stops with SIGTERM, KillWait and SIGKILL, and is pending again.
     Requeue,
-    /// `slurm_kill_job(id, SIGKILL, 0)`, which gives it SIGTERM and KillWait first.
+    /// `slurm_kill_job(id, SIGKILL, 0)`, which first sends SIGTERM and waits for KillWait.
     Cancel,
 }
 
-/// Why an update is made.
+/// The purpose of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// It is given nodes.
+    /// The job gets nodes.
     Start,
-    /// A running job gives nodes up.
+    /// A running job gives up nodes.
     Shrink,
-    /// Its lease is renewed, or it is held.
+    /// The job's lease is renewed, or the job is held.
     Hold,
-    /// It is handed back.
+    /// The job is handed back.
     Release,
 }
 
-/// What `slurm_update_job` is given; whatever is `None` or unset keeps the value of `slurm_init_job_desc_msg`.
+/// The fields for `slurm_update_job`. `None` and unset fields keep the value of `slurm_init_job_desc_msg`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
-    /// What for.
+    /// The purpose.
     pub purpose: Purpose,
     /// `min_nodes` and `max_nodes`.
     pub nodes: Option<(u32, u32)>,
@@ -58,9 +58,9 @@ pub struct Update {
     pub cpus: Option<u32>,
     /// `pn_min_cpus`.
     pub cpus_per_node: Option<u32>,
-    /// `pn_min_memory`, as [`Memory::raw`] has it.
+    /// `pn_min_memory`, in the form of [`Memory::raw`].
     pub memory: Memory,
-    /// `tres_per_node`; empty to take it away.
+    /// `tres_per_node`; empty to remove it.
     pub tres_per_node: Option<String>,
     /// `tres_per_job`.
     pub tres_per_job: Option<String>,
@@ -94,8 +94,8 @@ impl Update {
         }
     }
 
-    /// The one update that lets a job start on these nodes. `per_job`: it asked for GPUs in all, so that this number
-    /// has to agree.
+    /// The single update that lets a job start on these nodes. `per_job`: the job requested a total of GPUs, so that
+    /// this number has to match too.
     pub fn start(reservation: &Reservation, given: &Given, now: i64, per_job: bool) -> Self {
         let nodes = reservation.nodes.len() as u32;
         Self {
@@ -115,18 +115,18 @@ impl Update {
         }
     }
 
-    /// A running job keeps only these nodes.
+    /// An update after which a running job keeps only these nodes.
     pub fn shrink(nodes: &[String], given: &Given) -> Self {
         Self { req_nodes: Some(nodes.join(",")), admin_comment: Some(given.to_string()), ..Self::new(Purpose::Shrink) }
     }
 
-    /// It doesn't start before then; `why` is for people.
+    /// An update that prevents a start before `begin`. `why` is a text for people.
     pub fn hold(begin: i64, why: Option<String>) -> Self {
         Self { begin: Some(begin), admin_comment: why, ..Self::new(Purpose::Hold) }
     }
 
-    /// It is Slurm's again, from then on; as it was submitted, where it was changed since. `default` is the memory that
-    /// its partition gives those who don't ask.
+    /// An update that hands the job back to Slurm from `begin` on. With `asked`, the job also gets its submitted
+    /// options again. `default` is the default memory of its partition.
     pub fn release(begin: i64, asked: Option<&Asked>, default: Memory) -> Self {
         let mut update = Self { begin: Some(begin), ..Self::new(Purpose::Release) };
         if let Some(asked) = asked {
@@ -148,19 +148,20 @@ impl Update {
 }
 
 impl SlurmCall {
-    /// Whether it gives a job nothing that a journal would have to remember: the job is held, or Slurm's own again.
+    /// Whether the order gives the job nothing that a journal has to record: it holds the job, or hands it back to
+    /// Slurm.
     pub fn gives_nothing(&self) -> bool {
         matches!(&self.action, Action::Update(update) if matches!(update.purpose, Purpose::Hold | Purpose::Release))
     }
 }
 
-/// What came of an order: Slurm's error number and its words for it.
+/// The result of an order: success, or Slurm's error number and text.
 pub type CallResult = Result<(), SlurmError>;
 
 /// An error of Slurm's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmError {
-    /// As in slurm_errno.h.
+    /// The number in slurm_errno.h.
     pub code: u32,
     /// `slurm_strerror`.
     pub text: String,
@@ -170,14 +171,14 @@ impl SlurmError {
     /// ESLURM_INVALID_JOB_ID: the job is gone.
     pub const GONE: u32 = 2017;
 
-    /// When it makes sense to ask again: soon where Slurm was only busy, else as the core thinks best.
+    /// When to ask again: soon if Slurm was only busy. Otherwise the core chooses.
     pub fn retry_after(&self) -> Option<Span> {
-        // ESLURM_NODES_BUSY, ESLURM_TRANSITION_STATE_NO_UPDATE, and everything about sockets and messages.
+        // ESLURM_NODES_BUSY, ESLURM_TRANSITION_STATE_NO_UPDATE, and all errors of sockets and messages.
         let passing = matches!(self.code, 2016 | 2020 | 1000..=1999 | 5000..=5999);
         passing.then_some(Span::seconds(1))
     }
 
-    /// Whether the job it was about is over or gone.
+    /// Whether the order's job has ended or is gone.
     pub fn is_gone(&self) -> bool {
         // ESLURM_ALREADY_DONE.
         matches!(self.code, Self::GONE | 2021)

@@ -1,22 +1,22 @@
-//! An allocation as Slurm can reserve it: the same on each of its nodes.
+//! An allocation in the form that Slurm can reserve: the same on each node.
 
 use std::collections::BTreeMap;
 
 use trainmaster_core::{Allocation, JobSpec, Role, Shape, State, amount::Unit, job::RoleSpec};
 
-/// What Slurm is asked for.
+/// The resources to reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// Which nodes, in order.
+    /// The nodes, in order.
     pub nodes: Vec<String>,
-    /// Workers and parameter servers in all.
+    /// The total numbers of workers and parameter servers.
     pub shape: Shape,
-    /// Tasks on each node. Where workers and parameter servers use equally many CPUs a task is a slot; else it is so
-    /// many CPUs as divide both.
+    /// Tasks on each node. If workers and parameter servers use equally many CPUs, a task is a slot. Otherwise it has a
+    /// number of CPUs that divides both.
     pub tasks_per_node: u32,
-    /// CPUs of a task.
+    /// CPUs of each task.
     pub cpus_per_task: u32,
-    /// MiB on each node; `None` where the job doesn't say, and Slurm's default stands.
+    /// MiB on each node. `None` if the job doesn't state the amount, so that Slurm's default applies.
     pub memory_per_node: Option<u64>,
     /// GRES on each node, by name.
     pub gres: BTreeMap<String, u64>,
@@ -28,17 +28,17 @@ impl Reservation {
         self.tasks_per_node * self.cpus_per_task
     }
 
-    /// The GRES of `nodes` nodes, as a job asks for them.
+    /// The GRES of `nodes` nodes, in the form of a job's request.
     pub fn tres(&self, nodes: u64) -> String {
         let entries = self.gres.iter().map(|(name, count)| format!("gres:{name}:{}", count * nodes));
         entries.collect::<Vec<_>>().join(",")
     }
 }
 
-/// What an allocation gives these roles, as a reservation: that of a job, or of a component of one.
+/// The reservation for these roles of an allocation: those of a job, or of one component of it.
 ///
 /// # Errors
-/// The nodes would hold different numbers, which Slurm can't be asked for.
+/// The numbers differ between nodes, which Slurm can't reserve.
 pub fn reservation(
     state: &State,
     spec: &JobSpec,
@@ -61,7 +61,7 @@ pub fn reservation(
     Ok(of_shape(spec, each, by_node.into_keys().map(str::to_owned).collect()))
 }
 
-/// So many on each of these nodes.
+/// A reservation of the same shape on each of these nodes.
 pub(crate) fn of_shape(spec: &JobSpec, each: Shape, nodes: Vec<String>) -> Reservation {
     let roles = [(&spec.worker, each.workers)].into_iter().chain(spec.server.as_ref().map(|role| (role, each.servers)));
     let roles: Vec<_> = roles.filter(|(_, count)| *count > 0).collect();
@@ -77,7 +77,7 @@ pub(crate) fn of_shape(spec: &JobSpec, each: Shape, nodes: Vec<String>) -> Reser
                 "memory" => memory += amount,
                 "cpu" | "disk" => {}
                 _ if Unit::of(name) == Unit::Milli => *gres.entry(name.clone()).or_insert(0) += amount.div_ceil(1000),
-                // Bandwidth is the core's to share out; Slurm knows of none.
+                // The core divides bandwidth. Slurm doesn't know it.
                 _ => {}
             }
         }

@@ -1,9 +1,10 @@
-//! What Slurm's `slurm_load_*` calls return, as plain data: only what is used, texts as Slurm prints them.
+//! The results of Slurm's `slurm_load_*` calls as plain data. Only the used fields are included, with texts as Slurm
+//! prints them.
 
-/// Everything that was loaded at one time.
+/// All data that was loaded at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// Unix time in seconds, of the controller.
+    /// The controller's time, in Unix seconds.
     pub at: i64,
     /// `slurm_load_node` with SHOW_ALL | SHOW_DETAIL.
     pub nodes: Vec<Node>,
@@ -20,7 +21,7 @@ pub struct Node {
     pub name: String,
     /// `node_state`: a base state and flags.
     pub state: u32,
-    /// `cpus_efctv`, or `cpus` where that is 0.
+    /// `cpus_efctv`, or `cpus` if that is 0.
     pub cpus: u32,
     /// `threads` of a core.
     pub threads: u32,
@@ -49,13 +50,13 @@ pub struct Partition {
     pub name: String,
     /// `nodes`, a list.
     pub nodes: String,
-    /// `state_up` says that jobs may start: PARTITION_UP.
+    /// Whether `state_up` allows jobs to start: PARTITION_UP.
     pub up: bool,
     /// `def_mem_per_cpu`, with its flag.
     pub default_memory: Memory,
 }
 
-/// What a job gets of memory, in MiB: `pn_min_memory` with or without MEM_PER_CPU.
+/// The memory of a job, in MiB: `pn_min_memory` with or without MEM_PER_CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
     /// Slurm's own default.
@@ -71,7 +72,7 @@ impl Memory {
     /// MEM_PER_CPU.
     pub const PER_CPU: u64 = 1 << 63;
 
-    /// From Slurm's number; 0 and NO_VAL64 are unset.
+    /// Converts Slurm's number. 0 and NO_VAL64 are unset.
     pub fn of(raw: u64) -> Self {
         match raw {
             0 | 0xffff_ffff_ffff_fffe | u64::MAX => Self::Unset,
@@ -80,7 +81,7 @@ impl Memory {
         }
     }
 
-    /// Slurm's number; 0 where it is unset.
+    /// Slurm's number; 0 if unset.
     pub fn raw(self) -> u64 {
         match self {
             Self::Unset => 0,
@@ -95,13 +96,13 @@ impl Memory {
 pub struct Job {
     /// `job_id`.
     pub id: u32,
-    /// Of a heterogeneous job: `het_job_id`, its leader's number, and `het_job_offset`.
+    /// For a heterogeneous job: `het_job_id` (its leader's number) and `het_job_offset`.
     pub component: Option<(u32, u32)>,
     /// `name`.
     pub name: String,
-    /// `user_name`, or the number of `user_id` where there is none.
+    /// `user_name`, or the number `user_id` if it is empty.
     pub user: String,
-    /// `account`; empty where there is none.
+    /// `account`; empty if there is none.
     pub account: String,
     /// `partition`.
     pub partition: String,
@@ -111,11 +112,11 @@ pub struct Job {
     pub admin_comment: String,
     /// `job_state`: a base state and flags.
     pub state: u32,
-    /// `state_reason` in a word (`slurm_job_reason_string`): `BeginTime`, `Resources`, `Dependency`.
+    /// `state_reason` as a word (`slurm_job_reason_string`): `BeginTime`, `Resources`, `Dependency`.
     pub reason: String,
     /// `priority`; 0 = held.
     pub priority: u32,
-    /// `start_time`: of a pending job the time before which it doesn't start, where it has one.
+    /// `start_time`: for a pending job, the earliest start, if it has one.
     pub start: i64,
     /// `nodes`, a list.
     pub nodes: String,
@@ -127,27 +128,27 @@ pub struct Job {
     pub tres: String,
     /// `tres_per_job`.
     pub tres_per_job: String,
-    /// `exit_code`: as from wait.
+    /// `exit_code`, as `wait` returns it.
     pub exit: u32,
 }
 
-/// What a node's state means for work of ours.
+/// What a node's state means for Trainmaster's jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeUse {
-    /// It is not there.
+    /// The node isn't available.
     Down,
-    /// It hasn't answered of late, or not yet: what runs there runs on, as far as Slurm knows.
+    /// The node hasn't answered recently, or not yet since slurmctld started. Its jobs continue, as far as Slurm knows.
     Silent,
-    /// What runs may stay, nothing comes.
+    /// Running jobs may stay. No new job starts.
     Draining,
     /// Slurm keeps it for a job that it plans to start there.
     Planned,
-    /// Free for all.
+    /// Available to all jobs.
     Up,
 }
 
 impl Node {
-    /// What its state means.
+    /// Classifies the node's state.
     pub fn usable(&self) -> NodeUse {
         const DRAIN: u32 = 1 << 9;
         const NO_RESPOND: u32 = 1 << 11;
@@ -159,7 +160,8 @@ impl Node {
         const RESERVED: u32 = 1 << 5;
         const PLANNED: u32 = 1 << 21;
         const INVALID: u32 = 1 << 22;
-        // DOWN, ERROR and FUTURE; after a restart of slurmctld nodes are UNKNOWN until they answer.
+        // Other base states are DOWN, ERROR and FUTURE. After a restart of slurmctld, nodes are UNKNOWN until they
+        // answer.
         let base_is_down = !matches!(self.state & 0xf, 0 | 2 | 3 | 5);
         let has = |flags: u32| self.state & flags != 0;
         if base_is_down || has(POWERED_DOWN | INVALID) {
@@ -179,21 +181,21 @@ impl Node {
 const CONFIGURING: u32 = 1 << 14;
 const COMPLETING: u32 = 1 << 15;
 
-/// What a job does, as far as we care.
+/// A job's phase, as far as Trainmaster distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobPhase {
     /// In the queue.
     Pending,
-    /// On its nodes, which are being made ready.
+    /// On its nodes, which are being prepared.
     Starting,
     /// On its nodes.
     Running,
-    /// Leaving them; to the queue, if it is requeued.
+    /// Leaving its nodes. If it is requeued, it returns to the queue.
     Leaving {
-        /// Back to the queue.
+        /// Whether it returns to the queue.
         requeued: bool,
     },
-    /// Over.
+    /// It has ended.
     Over(Ending),
 }
 
@@ -202,14 +204,14 @@ pub enum JobPhase {
 pub enum Ending {
     /// With exit code 0.
     Completed,
-    /// By a person.
+    /// Cancelled by a person.
     Cancelled,
-    /// Any other way.
+    /// Ended in any other way.
     Failed,
 }
 
 impl Job {
-    /// What its state means.
+    /// Classifies the job's state.
     pub fn phase(&self) -> JobPhase {
         const REQUEUE: u32 = 1 << 10 | 1 << 11 | 1 << 12;
         const POWER_UP: u32 = 1 << 18;
@@ -228,8 +230,8 @@ impl Job {
         }
     }
 
-    /// This leader of a heterogeneous job and its other component as one job: nodes are those of both, it is pending
-    /// until none is, and may start when both may.
+    /// Merges this leader of a heterogeneous job and its other component into one job. It has the nodes of both, is
+    /// pending until neither is, and can start when both can.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
         use JobPhase::{Leaving, Over, Pending, Running, Starting};
@@ -253,12 +255,12 @@ impl Job {
         }
     }
 
-    /// Pending for another job: `Dependency`, `DependencyNeverSatisfied`.
+    /// Whether it is pending because of another job: `Dependency`, `DependencyNeverSatisfied`.
     pub fn waits_for_jobs(&self) -> bool {
         self.reason.starts_with("Dependency")
     }
 
-    /// Held by a person.
+    /// Whether a person holds it.
     pub fn is_held(&self) -> bool {
         self.phase() == JobPhase::Pending && self.priority == 0
     }

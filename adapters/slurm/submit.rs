@@ -1,4 +1,4 @@
-//! A job at submission: what it is, what is wrong with it, and what Slurm is to be asked for instead.
+//! A job at submission: its description, its errors, and the changed request for Slurm.
 
 use trainmaster_core::{JobSpec, job::RoleSpec};
 
@@ -8,17 +8,17 @@ use super::{
     seen::Memory,
 };
 
-/// Slurm keeps so many bytes of a comment.
+/// Maximum length in bytes of a comment that Slurm keeps.
 const LONGEST_COMMENT: usize = 1024;
 
-/// What sbatch asks for: `job_desc_msg_t`, texts empty and numbers `None` where nothing was said.
+/// The request of sbatch: `job_desc_msg_t`. Texts are empty and numbers `None` if they weren't given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Submission {
     /// `name`.
     pub name: String,
     /// `comment`.
     pub comment: String,
-    /// `script`; none for salloc and srun.
+    /// `script`; `None` for salloc and srun.
     pub script: Option<String>,
     /// `array_inx`.
     pub array: String,
@@ -26,7 +26,7 @@ pub struct Submission {
     pub partition: String,
     /// `het_job_offset`.
     pub component: Option<u32>,
-    /// `begin_time`, in Unix seconds; 0 for at once.
+    /// `begin_time`, in Unix seconds; 0: at once.
     pub begin: i64,
     /// `requeue`.
     pub requeue: Option<bool>,
@@ -48,27 +48,27 @@ pub struct Submission {
     pub tres_per_task: String,
     /// `tres_per_job`.
     pub tres_per_job: String,
-    /// Options that leave Trainmaster no choice, or say what can't be kept when a job is resized: each as sbatch calls
-    /// it, with its value.
+    /// Options that leave Trainmaster no choice, or that can't be kept when a job is resized. Each has its name in
+    /// sbatch, and its value.
     pub unsupported: Vec<(String, String)>,
 }
 
-/// What an accepted job is changed to.
+/// The changes to an accepted job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Its comment from now on.
+    /// Its new comment.
     pub comment: String,
-    /// Not before this, in Unix seconds: a lease ahead, or the owner's own time.
+    /// The earliest start, in Unix seconds: one lease in the future, or the owner's own time if it is later.
     pub begin: i64,
-    /// GPUs on each node; empty for none.
+    /// GPUs on each node; empty: none.
     pub tres_per_node: String,
-    /// GPUs in all; empty for none.
+    /// The total of GPUs; empty: none.
     pub tres_per_job: String,
-    /// For its environment.
+    /// Environment variables.
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// What is kept of a heterogeneous job's first component until the others come by.
+/// The data of a heterogeneous job's first component, kept until its other components are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
     name: String,
@@ -78,12 +78,12 @@ pub struct Leader {
     begin: i64,
 }
 
-/// Checks a job and holds it; of a heterogeneous one its first component, which speaks for all, and to which the others
-/// come with [`submit_servers`]. `None`: it isn't ours. `token` is the hash of what its environment gets, `now` and
-/// `lease` are in seconds.
+/// Checks a job and holds it. For a heterogeneous job, this is the first component, which represents all. The other
+/// components are checked by [`submit_servers`]. Returns `None` if the job isn't Trainmaster's. `token` is the hash of
+/// the token in the job's environment. `now` and `lease` are in seconds.
 ///
 /// # Errors
-/// For its owner: the key or option, its value and what is allowed.
+/// A text for the owner, with the key or option, its value and the allowed values.
 pub fn submit(
     job: &Submission,
     now: i64,
@@ -120,10 +120,10 @@ pub fn submit(
     Ok(Some((Held { comment, begin, tres_per_node, tres_per_job, environment }, leader)))
 }
 
-/// Checks and holds the second component of a heterogeneous job: its tasks are parameter servers.
+/// Checks and holds the second component of a heterogeneous job. Its tasks are parameter servers.
 ///
 /// # Errors
-/// For its owner: the key or option, its value and what is allowed. There is no third one.
+/// A text for the owner, with the key or option, its value and the allowed values. A third component is an error.
 pub fn submit_servers(job: &Submission, leader: &Leader) -> Result<Held, String> {
     if job.component != Some(1) {
         return Err("hetjob: three components or more must be two: sbatch OPTIONS-OF-WORKERS : \
@@ -154,8 +154,9 @@ pub fn submit_servers(job: &Submission, leader: &Leader) -> Result<Held, String>
     Ok(Held { comment, begin: leader.begin, tres_per_node, tres_per_job, environment: Vec::new() })
 }
 
-/// What its script is told: of the training, and of what `trainmaster-step` is to start while nothing is decided.
-/// The second component of a heterogeneous job says what its parameter servers are, unless the description does.
+/// The variables for the script: about the training, and about the programs that `trainmaster-step` starts while
+/// nothing is decided. For a heterogeneous job (`apart`), a variable of the parameter servers is set only if the
+/// description states its value. Otherwise the second component determines it.
 fn environment(spec: &JobSpec, pairs: &Pairs, apart: bool) -> Vec<(&'static str, String)> {
     let has = |key: &str| pairs.iter().any(|(known, _)| known == key || known == "server");
     let amount = |role: &RoleSpec, name: &str| role.demand.get(name).copied().unwrap_or(0);
@@ -182,7 +183,7 @@ fn environment(spec: &JobSpec, pairs: &Pairs, apart: bool) -> Vec<(&'static str,
     told
 }
 
-/// The partition is also what says where a job may run, which is one thing for both roles.
+/// A job's partition also determines its label, which is the same for both roles.
 pub(crate) fn two_partitions(workers: &str, servers: &str) -> String {
     let name = |name: &str| if name.is_empty() { "Slurm's default".to_owned() } else { format!("{name:?}") };
     format!(
@@ -201,7 +202,7 @@ fn short_enough(comment: String) -> Result<String, String> {
     Ok(comment)
 }
 
-/// The roles are apart where they are components, and nowhere else.
+/// Checks that the roles are separate if they are components, and only then.
 fn check_roles(pairs: &mut Pairs, job: &Submission) -> Result<JobSpec, String> {
     if job.component.is_none() {
         let spec = comment::spec(pairs, &job.name)?;
@@ -224,7 +225,7 @@ fn check_roles(pairs: &mut Pairs, job: &Submission) -> Result<JobSpec, String> {
     }
     let mut whole = pairs.clone();
     if !sized {
-        // The second component will say it.
+        // The second component will set it.
         whole.push(("server.cpu".into(), "1".into()));
     }
     let spec = comment::spec(&whole, &job.name)?;
@@ -278,7 +279,7 @@ fn check_keys(pairs: &[(String, String)]) -> Result<(), String> {
     Ok(())
 }
 
-/// What Slurm itself would give the job, in a form that can be changed later: GPUs on each node or in all.
+/// The request to Slurm in a form that can be changed later: GPUs per node or in total.
 fn asked(job: &Submission) -> Result<Asked, String> {
     let nodes = (job.min_nodes.unwrap_or(0), job.max_nodes.or(job.min_nodes).unwrap_or(0));
     let tasks_per_node = job.tasks_per_node.unwrap_or(0);
@@ -299,7 +300,7 @@ fn asked(job: &Submission) -> Result<Asked, String> {
         tres_per_node: job.tres_per_node.clone(),
         tres_per_job: job.tres_per_job.clone(),
     };
-    // Slurm lets nobody take "per task" back, and the tasks will change.
+    // Slurm can't remove "per task" later, and the number of tasks will change.
     if let Some(per_task) = gpus("--gpus-per-task", &job.tres_per_task)? {
         let times =
             |count: u32| Gres { count: per_task.count.saturating_mul(count.into()), ..per_task.clone() }.to_string();
@@ -312,7 +313,7 @@ fn asked(job: &Submission) -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// The one kind of GPU in a request; `None` where it asks for none.
+/// The single kind of GPU in a request. `None` if it contains no GPU.
 fn gpus(option: &str, text: &str) -> Result<Option<Gres>, String> {
     let mut entries = parse_gres(text).into_iter().filter(|gres| gres.count > 0);
     match (entries.next(), entries.next()) {
@@ -324,20 +325,20 @@ fn gpus(option: &str, text: &str) -> Result<Option<Gres>, String> {
     }
 }
 
-/// What the description leaves open of a role, from what sbatch was asked for: a task is a worker or a parameter
-/// server, and in a heterogeneous job's component one of its role.
+/// The missing settings of a role, from sbatch's options. A task is a worker or a parameter server. In a heterogeneous
+/// job's component, all tasks have its role.
 fn defaults(role: &str, pairs: &Pairs, job: &Submission, asked: &Asked) -> Result<Pairs, String> {
     let key = |field: &str| format!("{role}.{field}");
     let given = |key: &str| pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value);
     let mut defaults = Pairs::new();
-    // `worker={…}` says everything.
+    // `worker={…}` includes everything.
     if given(role).is_some() {
         return Ok(defaults);
     }
     let servers = if job.component.is_some() { 0 } else { servers_among(pairs) };
     let workers = asked.tasks.saturating_sub(servers).max(1);
     if given(&key("requested")).is_none() {
-        // Within what the owner allows.
+        // Within the owner's bounds.
         let bound = |field| given(&key(field)).and_then(|value| value.parse::<u32>().ok());
         let (least, most) = (bound("min").unwrap_or(1), bound("max").unwrap_or(u32::MAX));
         defaults.push((key("requested"), workers.clamp(least, most.max(least)).to_string()));
@@ -350,7 +351,7 @@ fn defaults(role: &str, pairs: &Pairs, job: &Submission, asked: &Asked) -> Resul
     {
         defaults.push((key(&gres.resource()), gres.count.to_string()));
     }
-    // A task is one of either.
+    // A task belongs to either role.
     let roles: &[&str] = if servers > 0 && given("server").is_none() { &[role, "server"] } else { &[role] };
     let open = |field: &str| -> Vec<String> {
         let keys = roles.iter().map(|role| format!("{role}.{field}"));
@@ -379,7 +380,7 @@ fn defaults(role: &str, pairs: &Pairs, job: &Submission, asked: &Asked) -> Resul
     Ok(defaults)
 }
 
-/// Where it is the same on all of them.
+/// The number of tasks on each node, if it is the same on all of them.
 fn tasks_on_a_node(asked: &Asked) -> Option<u32> {
     let (least, most) = asked.nodes;
     if asked.tasks_per_node > 0 {
@@ -389,14 +390,14 @@ fn tasks_on_a_node(asked: &Asked) -> Option<u32> {
     (nodes > 0 && (least == most || asked.tasks == 1) && asked.tasks.is_multiple_of(nodes)).then(|| asked.tasks / nodes)
 }
 
-/// How many of a job's tasks are parameter servers, as far as its owner says that there are any.
+/// The number of parameter servers among a job's tasks, if its owner specifies any.
 fn servers_among(pairs: &Pairs) -> u32 {
     let number = |key: &str| pairs.iter().find(|(known, _)| known == key).and_then(|(_, value)| value.parse().ok());
     let any = pairs.iter().any(|(known, _)| known.starts_with("server."));
     if any { number("server.requested").or_else(|| number("server.min")).unwrap_or(1) } else { 0 }
 }
 
-/// GPUs are shared by the workers among the tasks.
+/// The GPUs of each worker. The tasks that are workers share all GPUs.
 fn gpus_of_a_worker(job: &Submission, asked: &Asked, servers: u32) -> Result<Option<Gres>, String> {
     let tasks = asked.tasks;
     let workers = tasks.saturating_sub(servers).max(1);
@@ -411,7 +412,7 @@ fn gpus_of_a_worker(job: &Submission, asked: &Asked, servers: u32) -> Result<Opt
         return Ok(Some(gres));
     }
     if let Some(gres) = gpus("--gres", &asked.tres_per_node)? {
-        // Evenly on the nodes, like all of it.
+        // Workers are spread evenly over the nodes, as all tasks are.
         let on_node = tasks_on_a_node(asked)
             .map(|on_node| tasks / on_node.max(1))
             .and_then(|nodes| (nodes > 0 && workers.is_multiple_of(nodes)).then(|| workers / nodes));
@@ -429,7 +430,7 @@ fn gpus_of_a_worker(job: &Submission, asked: &Asked, servers: u32) -> Result<Opt
     }
 }
 
-/// What Slurm can reserve: whole GPUs, CPUs and custom resources.
+/// Checks that Slurm can reserve the demand: whole GPUs, CPUs and custom resources.
 fn check_demands(spec: &JobSpec) -> Result<(), String> {
     for (key, role) in [("worker", Some(&spec.worker)), ("server", spec.server.as_ref())] {
         let Some(role) = role else { continue };

@@ -1,4 +1,5 @@
-//! The translation over time, as a state machine: observations and the core's state go in, events and orders come out.
+//! The translation over time, as a state machine. The inputs are observations and the core's state, and the outputs are
+//! events and orders.
 
 mod observe;
 mod orders;
@@ -18,99 +19,99 @@ use super::{
     seen::{Job, Memory},
 };
 
-/// Between Slurm and the core.
+/// Translates between Slurm and the core.
 ///
-/// The host goes round: it loads an [`Observation`](super::seen::Observation), applies the events of
-/// [`observe`](Self::observe) until there are no more, lets the core decide, carries out [`orders`](Self::orders), and
-/// reports each answer with [`answered`](Self::answered), whose events it applies as well.
+/// In each round, the host loads an [`Observation`](super::seen::Observation), applies the events of
+/// [`observe`](Self::observe) until there are no more, lets the core decide, and carries out [`orders`](Self::orders).
+/// It reports each answer with [`answered`](Self::answered), and applies the resulting events too.
 ///
-/// A new translator says everything anew, within one resync: after a restart of the host nothing is lost, since what
-/// matters stands in the jobs' comments.
+/// A new translator reports the whole state again, within one resync. Nothing is lost at a restart of the host, because
+/// all necessary data is in the jobs' comments.
 #[derive(Debug)]
 pub struct Translator {
     config: Config,
     jobs: BTreeMap<u32, Tracked>,
-    /// Their numbers by the core's.
+    /// Slurm's numbers of jobs, by the core's.
     by_core: BTreeMap<JobId, u32>,
-    /// Their numbers by those of their second components.
+    /// Slurm's numbers of jobs, by those of their second components.
     by_part: BTreeMap<u32, u32>,
     servers: BTreeMap<String, (ServerSpec, BTreeMap<String, i64>)>,
-    /// The memory that partitions give those who don't ask.
+    /// The default memory of each partition.
     defaults: BTreeMap<String, Memory>,
     synced: bool,
-    /// When it was first shown anything.
+    /// Time of the first observation.
     begun: Option<i64>,
     /// Unix time in seconds of the last observation.
     now: i64,
-    /// What came up between observations.
+    /// Events that occurred between observations.
     events: Vec<Event>,
 }
 
-/// A job of ours.
+/// A job of Trainmaster's.
 #[derive(Debug)]
 struct Tracked {
-    /// With its servers' component, where it has one ([`Job::with`]).
+    /// Merged with its servers' component, if there is one ([`Job::with`]).
     seen: Job,
     tag: Tag,
     servers: Option<Servers>,
     core: Option<JobId>,
-    /// Until then the core isn't asked to take it again.
+    /// Time until which the job isn't submitted to the core again.
     offered_until: i64,
-    /// Why the core doesn't take it.
+    /// Why the core didn't accept it.
     refused: Option<String>,
-    /// What the core was last told.
+    /// The last reported observation.
     told: Option<(Incarnation, Vec<ObservedSlot>, Phase)>,
     told_held: bool,
-    /// What Slurm was last made to give it.
+    /// The last allocation that Slurm gave it on request.
     given: Option<Given>,
-    /// Why it waits, as its admin comment says.
+    /// Why it waits, as stated in its admin comment.
     said: Option<Why>,
-    /// What it holds of each node.
+    /// The resources that it holds on each node.
     own: BTreeMap<String, Own>,
-    /// When it was first seen in the queue again. Slurm revokes the credentials of what it stops by the second: a job
-    /// that starts within that second never does, and counts as failed.
+    /// When it was first seen in the queue again. Slurm revokes the credentials of a stopped job with a resolution of
+    /// one second. A job that starts within that second never runs, and counts as failed.
     requeued: i64,
-    /// When Slurm was told that it may start.
+    /// When it was released to Slurm's scheduler.
     let_go: Option<i64>,
-    /// Since when the core no longer knows it.
+    /// Time since which the core no longer knows it.
     over_since: Option<i64>,
-    /// What was ordered is not seen yet.
+    /// Whether the effect of an order hasn't been observed yet.
     ordered: bool,
-    /// After errors: not before this, and how many there were in a row.
+    /// After errors: the time of the next attempt, and the number of consecutive errors.
     retry: (i64, u32),
-    /// What the order that is out means for the core.
+    /// What the unanswered order means for the core.
     pending: Option<Pending>,
 }
 
-/// Why a pending job isn't let go.
+/// Why a pending job isn't released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Reason(ReasonKind),
-    /// The core doesn't take it.
+    /// The core didn't accept it.
     NotTaken,
 }
 
-/// The component of a heterogeneous job that has its parameter servers; the leader has the workers.
+/// The component of a heterogeneous job with its parameter servers. The leader has the workers.
 #[derive(Debug)]
 struct Servers {
     seen: Job,
     part: Part,
-    /// What is to be asked for it beside the order that is out for the leader.
+    /// The component's own update, sent together with the leader's order.
     update: Option<Update>,
-    /// That was refused: the leader's answer comes too late.
+    /// Whether that update was refused. Then the leader's answer is ignored.
     refused: bool,
 }
 
-/// An order whose answer the core hears of.
+/// An order whose answer is reported to the core.
 #[derive(Debug)]
 struct Pending {
     decision: DecisionId,
-    /// What it gives; none for a requeue, which is but the first half.
+    /// The order's allocation. `None` for a requeue, which is only the first half of a restart.
     gives: Option<Given>,
 }
 
 impl Translator {
-    /// For a Slurm of which nothing is known yet.
+    /// Creates a translator without any observation.
     pub fn new(config: Config) -> Self {
         Self {
             config,
@@ -126,31 +127,31 @@ impl Translator {
         }
     }
 
-    /// Everything is said anew with the next observation.
+    /// Reports the whole state again with the next observation.
     pub fn resync(&mut self) {
         self.synced = false;
         self.servers.clear();
         self.jobs.values_mut().for_each(|job| job.told = None);
     }
 
-    /// The core's number for a job of Slurm's.
+    /// The core's number for Slurm's job.
     pub fn job(&self, native: u32) -> Option<JobId> {
         self.jobs.get(&native)?.core
     }
 
-    /// What Slurm was last made to give a job: incarnation and revision.
+    /// A job's last allocation in Slurm: incarnation and revision.
     pub fn given(&self, job: JobId) -> Option<(u32, u32)> {
         let given = self.jobs.get(self.by_core.get(&job)?)?.given.as_ref()?;
         Some((given.incarnation, given.revision))
     }
 
-    /// Slurm's number for a job of the core's.
+    /// Slurm's number for the core's job.
     pub fn native(&self, job: JobId) -> Option<u32> {
         self.by_core.get(&job).copied()
     }
 
-    /// The core didn't accept an [`Event::JobSubmitted`] of [`observe`](Self::observe): its owner is told why, and it
-    /// is offered again later.
+    /// Call this if the core didn't accept an [`Event::JobSubmitted`] of [`observe`](Self::observe). The owner gets the
+    /// cause, and the job is submitted again later.
     pub fn not_taken(&mut self, event: &Event, why: String) {
         if let Event::JobSubmitted { external: Some(external), .. } = event
             && let Some(job) = external.native.parse().ok().and_then(|native: u32| self.jobs.get_mut(&native))
@@ -159,11 +160,11 @@ impl Translator {
         }
     }
 
-    /// What Slurm answered to an order, as events.
+    /// Converts Slurm's answer to an order into events.
     pub fn answered(&mut self, order: &SlurmCall, answer: CallResult) -> Vec<Event> {
         let leader = self.by_part.get(&order.id).copied().unwrap_or(order.id);
         let Some(job) = self.jobs.get_mut(&leader) else { return Vec::new() };
-        // The leader's answer comes last, and is for both.
+        // The leader's answer arrives last, and is for both components.
         if let Some(servers) = &mut job.servers {
             let leads = order.id == job.seen.id;
             match (&answer, leads) {
@@ -185,7 +186,7 @@ impl Translator {
                     Purpose::Hold => job.let_go = None,
                     Purpose::Release => {
                         job.let_go = Some(self.now);
-                        // As it was submitted: what it was given before is over.
+                        // It is as submitted, so its previous allocation is void.
                         if update.admin_comment.is_some() {
                             job.given = None;
                         }
@@ -193,13 +194,13 @@ impl Translator {
                     Purpose::Start | Purpose::Shrink => {}
                 }
             }
-            // A restart is accepted once its second half is.
+            // A restart is accepted after its second half.
             let Some(Pending { decision, gives: Some(given) }) = pending else { return Vec::new() };
             job.given = Some(given);
             job.let_go = Some(self.now);
             return enacted(job.core, decision, Enactment::Accepted);
         };
-        // The next observation shows it.
+        // The next observation reports it.
         if error.is_gone() {
             job.ordered = true;
             return Vec::new();

@@ -1,4 +1,4 @@
-//! From what Slurm shows to events.
+//! Converts observations of Slurm to events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,18 +16,18 @@ use super::{
     spec::spec,
 };
 
-/// Seconds in which a slurmctld that was just started hears from its nodes, if it ever does.
+/// Seconds within which a newly started slurmctld gets answers from its nodes, if at all.
 const SETTLING: i64 = 15;
 
 impl Translator {
-    /// What has changed since the last observation, for the core. To be called again with the same observation, once
-    /// these events are applied, until nothing comes: a job that the core has just taken has a number only then.
+    /// Returns the changes since the last observation, for the core. The host applies the events and calls it again
+    /// with the same observation until there are none, because a job has a number only after the core accepted it.
     pub fn observe(&mut self, state: &State, seen: &Observation) -> Vec<Event> {
         self.now = seen.at;
         let begun = *self.begun.get_or_insert(seen.at);
         let silent = || seen.nodes.iter().any(|node| node.usable() == NodeUse::Silent);
         if !self.synced && seen.at - begun < SETTLING && silent() {
-            // slurmctld has just been started and asks its nodes what they run. They aren't gone.
+            // slurmctld was just started and is asking its nodes for their jobs. The nodes aren't gone.
             return Vec::new();
         }
         let mut events = std::mem::take(&mut self.events);
@@ -46,7 +46,7 @@ impl Translator {
             job.tell(state, seen.at, listed.contains(id), first, &mut events);
         }
         if first {
-            // Jobs that ended while nobody looked.
+            // This ends jobs that ended while no agent ran.
             events.push(Event::SyncEnd { manager, owns_queue: true });
         }
         self.offer(seen, &mut events);
@@ -69,7 +69,7 @@ impl Translator {
                 && !matches!(job.phase(), JobPhase::Over(_))
             {
                 let servers = servers.and_then(|servers| Some((servers, Part::read(&servers.comment)?)));
-                // Half a job is none.
+                // One component alone is no job.
                 if job.component.is_none() || servers.is_some() {
                     self.by_part.extend(servers.iter().map(|(servers, _)| (servers.id, job.id)));
                     self.jobs.insert(job.id, Tracked::new(job, tag, servers, seen.at, first));
@@ -78,19 +78,19 @@ impl Translator {
         }
     }
 
-    /// Finds the core's numbers of jobs that it has taken.
+    /// Finds the core's numbers of accepted jobs.
     fn recognise(&mut self, state: &State) {
         if self.jobs.values().all(|job| job.core.is_some()) {
             return;
         }
-        // Those that are over in the core, too: their programs are still to end.
+        // This includes jobs that have ended in the core, because their programs have not ended yet.
         for job in state.jobs.values().chain(state.leaving_jobs().values()) {
             let external = job.external.as_ref().filter(|external| external.cluster == self.config.manager);
             let native = external.and_then(|external| external.native.parse::<u32>().ok());
             if let Some((native, tracked)) = native.and_then(|native| Some((native, self.jobs.get_mut(&native)?))) {
                 self.by_core.insert(job.id, native);
                 if tracked.core.replace(job.id).is_none() {
-                    // Slurm's word counts, also where it changed while nobody looked.
+                    // Slurm's state counts, even if it changed while no agent ran.
                     tracked.told_held = job.held;
                 }
                 tracked.refused = None;
@@ -106,7 +106,7 @@ impl Translator {
             if job.seen.phase() == JobPhase::Pending {
                 expected.extend(job.slots().iter().map(|slot| slot.server.as_str()).filter(|_| job.let_go.is_some()));
             }
-            // What the core doesn't charge is used by others, as far as it is concerned.
+            // The core doesn't charge a job that it doesn't know, so its use is foreign use.
             for (name, part) in job.own.iter().filter(|_| job.core.is_some()) {
                 let sum = own.entry(name).or_default();
                 sum.cpus += part.cpus;
@@ -120,7 +120,7 @@ impl Translator {
             let partitions = partitions.get(&node.name).unwrap_or(&none);
             let expects = expected.contains(node.name.as_str());
             if node.usable() == NodeUse::Silent && self.servers.contains_key(&node.name) {
-                // It is what it was until Slurm gives it up.
+                // Its state is unchanged until Slurm considers it down.
                 there.insert(node.name.clone());
                 continue;
             }
@@ -145,8 +145,7 @@ impl Translator {
         }
     }
 
-    /// Submits jobs to the core whose time has come: not before their owner's `--begin`, nor while they wait for
-    /// others.
+    /// Submits jobs to the core, but not before their owner's `--begin`, nor while they depend on other jobs.
     fn offer(&mut self, seen: &Observation, events: &mut Vec<Event>) {
         let threads = seen.nodes.iter().map(|node| node.threads).max().unwrap_or(1);
         for (id, job) in &mut self.jobs {
@@ -186,7 +185,7 @@ impl Tracked {
             refused: None,
             told: None,
             told_held: false,
-            // What ran before may have been stopped just now, and of what there was before the first look nobody knows.
+            // A previous run may have been stopped just now. Before the first observation, the state is unknown.
             requeued: if first || given.is_some() { now } else { i64::MIN },
             given,
             said: None,
@@ -215,7 +214,7 @@ impl Tracked {
             self.requeued = now;
         }
         match job.phase() {
-            // A leaving job's nodes become fewer, but what it holds of each is told no more.
+            // The nodes of a leaving job become fewer. Its resources on each node are no longer reported.
             JobPhase::Leaving { .. } => {
                 let nodes: BTreeSet<String> = hostlist::expand(&job.nodes).unwrap_or_default().into_iter().collect();
                 self.own.retain(|name, _| nodes.contains(name));
@@ -241,7 +240,7 @@ impl Tracked {
             && (self.seen.start > now || self.seen.is_held())
     }
 
-    /// What the core doesn't know of it yet.
+    /// Adds the events about this job that the core doesn't have yet.
     fn tell(&mut self, state: &State, at: i64, listed: bool, first: bool, events: &mut Vec<Event>) {
         let Some(id) = self.core else { return };
         let phase = self.seen.phase();
@@ -251,7 +250,7 @@ impl Tracked {
             JobPhase::Over(Ending::Cancelled) => Some(End::Cancelled),
             JobPhase::Over(Ending::Failed) => Some(End::Failed),
             JobPhase::Leaving { requeued: false } if !listed => Some(End::Completed),
-            // Slurm forgot it between two looks.
+            // Slurm forgot the job between two observations.
             JobPhase::Pending if !listed => Some(End::Cancelled),
             _ if !listed => Some(End::Completed),
             _ => None,
@@ -265,14 +264,14 @@ impl Tracked {
         let incarnation = Incarnation(self.given.as_ref().map_or(0, |given| given.incarnation));
         let now = (incarnation, slots, doing);
         let news = match (end, core) {
-            // It may have come and gone between two looks: what it was issued is free once that is said.
+            // It may have started and ended between two observations. This event frees its issued slots.
             (Some(_), Some(core)) => core.issued.allocation.is_some() || core.seen.allocation.is_some(),
-            // Slurm holds what it was issued and may no longer have: so that is free.
+            // Slurm holds the job, and its issued slots are revoked, so they are free.
             (None, Some(core)) if core.issued.revoked && core.issued.allocation.is_some() && self.is_kept(at) => true,
-            // A job that nothing was ever seen of needs no word of it, except in a resync.
+            // A job that never had slots isn't reported, except in a resync.
             _ => self.told.as_ref().map_or(first || !now.1.is_empty(), |told| *told != now),
         };
-        // First that it is over: what it was issued is free once it is seen to be gone after that.
+        // The end comes first: its issued slots become free only when they are observed to be gone after it.
         events.extend(end.filter(|_| core.is_some()).map(|end| Event::JobEnded { job: id, end }));
         if news {
             let (incarnation, slots, phase) = now.clone();
@@ -285,12 +284,12 @@ impl Tracked {
         }
     }
 
-    /// What it was given.
+    /// Its last allocation.
     fn slots(&self) -> &[ObservedSlot] {
         self.given.as_ref().map_or(&[], |given| &given.slots)
     }
 
-    /// Its slots on the nodes that it has.
+    /// Its slots on its current nodes.
     fn observed(&self, core: Option<&std::sync::Arc<CoreJob>>) -> Vec<ObservedSlot> {
         let nodes = hostlist::expand(&self.seen.nodes).unwrap_or_default();
         let here: BTreeSet<&str> = nodes.iter().map(String::as_str).collect();
@@ -299,13 +298,13 @@ impl Tracked {
         if used == here { slots } else { self.guessed(&nodes, core) }
     }
 
-    /// As Slurm spreads tasks over nodes, where nobody remembers who was put where.
+    /// A guess from the way in which Slurm spreads tasks over nodes, if the slots' nodes aren't known.
     fn guessed(&self, nodes: &[String], core: Option<&std::sync::Arc<CoreJob>>) -> Vec<ObservedSlot> {
         let requested = || core.map(|job| job.spec.requested());
         let Some(shape) = self.given.as_ref().map(Given::shape).or_else(requested) else { return Vec::new() };
         let of_servers = self.servers.as_ref().map(|servers| hostlist::expand(&servers.seen.nodes).unwrap_or_default());
         let spread = |role: Role, count: u32| {
-            // Components share no node.
+            // Components share no nodes.
             let is_role =
                 |node: &&String| of_servers.as_ref().is_none_or(|of| of.contains(node) == (role == Role::Server));
             let nodes: Vec<&String> = nodes.iter().filter(is_role).collect();
@@ -319,7 +318,7 @@ impl Tracked {
     }
 }
 
-/// What a running job holds of each of its nodes.
+/// The resources that a running job holds on each of its nodes.
 fn held(job: &Job) -> BTreeMap<String, Own> {
     let nodes = hostlist::expand(&job.nodes).unwrap_or_default();
     let tres = parse_tres(&job.tres);

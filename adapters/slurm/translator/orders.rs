@@ -1,4 +1,4 @@
-//! From the plan to orders: one update for each job that is to change.
+//! Converts the plan to orders: one update for each job to change.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -15,21 +15,21 @@ use super::{
     Pending, Tracked, Translator, Why, enacted,
 };
 
-/// Slurm keeps this much of an admin comment, and nobody reads more.
+/// Maximum length of the reason in an admin comment. Slurm keeps no more.
 const LONGEST_REASON: usize = 300;
 
-/// What the plan asks of one job.
+/// The next action for one job.
 enum Next {
     Nothing,
     Call(Action),
-    /// It can't be done: the cause.
+    /// It is impossible, with the cause.
     Refuse(String),
 }
 
 impl Translator {
-    /// What is to be done now, for the plan in the core's state: at most one order for each job, of a heterogeneous one
-    /// for each component, the leader's last. Each must be answered ([`answered`](Self::answered)), in this order,
-    /// before the next observation.
+    /// Returns the orders that are due, for the plan in the core's state: at most one for each job. For a heterogeneous
+    /// job it is at most one for each component, the leader's last. Each must be answered
+    /// ([`answered`](Self::answered)), in this order, before the next observation.
     pub fn orders(&mut self, state: &State) -> Vec<SlurmCall> {
         let now = self.now;
         if !self.synced {
@@ -45,14 +45,14 @@ impl Translator {
             job.pending = None;
             let core = job.core.and_then(|core| state.job(core));
             let step = match core {
-                // In other modes it is its owner's to end.
+                // In other modes the owner has to end it.
                 None if job.core.is_some() && state.mode != Mode::Active => Next::Nothing,
                 None if job.core.is_some() => job.forgotten(now, grace),
                 None if state.mode == Mode::Active => {
                     let why = job.refused.clone().map(|text| (Why::NotTaken, text));
                     Next::of(job.keep(now, lease, why))
                 }
-                // Nobody decides about it: it is Slurm's, as it was submitted.
+                // No plan exists for it, so Slurm schedules it, as it was submitted.
                 None => job.unknown_is_released(now),
                 Some(core) => {
                     let default = self.defaults.get(&job.seen.partition).copied().unwrap_or_default();
@@ -65,7 +65,7 @@ impl Translator {
                     if let Action::Update(update) = &mut action {
                         match update.purpose {
                             Purpose::Start => update.priority = priority,
-                            // Slurm's own again.
+                            // Slurm chooses its priority again.
                             Purpose::Release => update.priority = priority.map(|_| u32::MAX),
                             Purpose::Hold | Purpose::Shrink => {}
                         }
@@ -76,7 +76,7 @@ impl Translator {
                     let decision = core.map(|core| core.issued.decision).unwrap_or_default();
                     let refusal = Enactment::Refused { cause: cause.into(), retry_after: None };
                     self.events.extend(enacted(job.core, decision, refusal));
-                    // Said once; the core's answer is a new plan.
+                    // The refusal is reported once. The core's answer is a new plan.
                     job.retry = (now + 1, job.retry.1);
                     if job.seen.phase() == JobPhase::Pending {
                         job.let_go = None;
@@ -109,7 +109,7 @@ impl Tracked {
         match (self.seen.phase(), &verdict) {
             (JobPhase::Over(_) | JobPhase::Leaving { .. }, _) => Next::Nothing,
             (_, Verdict::Stop(_)) => Next::Call(Action::Cancel),
-            // Its owner's to let go.
+            // The owner has to release it.
             (JobPhase::Pending, _) if self.seen.is_held() => Next::Nothing,
             (JobPhase::Pending, Verdict::Run(_) | Verdict::Release(_)) if self.requeued >= now => Next::Nothing,
             (JobPhase::Pending, Verdict::Run(allocation)) => self.start(state, core, allocation, now, patience),
@@ -121,12 +121,12 @@ impl Tracked {
             (JobPhase::Pending, Verdict::Release(shape)) => {
                 let begin = self.tag.begin.max(now);
                 let asked = self.given.as_ref().is_some_and(|given| given.shape() != *shape);
-                // Backfill writes into the start time when it thinks that the job will start.
+                // Backfill sets the start time to its estimate of the start.
                 let there = (self.let_go.is_some() || self.seen.start <= begin) && !asked;
                 if there { Next::Nothing } else { self.release(begin, asked, default) }
             }
             (_, Verdict::Run(allocation)) => self.change(state, core, allocation),
-            // It started by itself while nobody looked; whether it may stay is not decided yet.
+            // It started by itself while no agent ran. It isn't decided yet whether it may stay.
             (_, Verdict::Wait(reason)) if reason.kind() == ReasonKind::NotConsidered => Next::Nothing,
             (_, Verdict::Wait(_) | Verdict::Reject(_)) => {
                 self.pending = Some(Pending { decision: core.issued.decision, gives: None });
@@ -136,8 +136,8 @@ impl Tracked {
         }
     }
 
-    /// An order for the job, after what its other component needs: all but a requeue, a cancel, and nodes given up, of
-    /// which only workers' can be, are for both.
+    /// An order for the job, preceded by the order for its other component, if it needs one. It needs none for a
+    /// requeue or a cancel. It needs none for a shrink either, because only nodes of workers can be given up.
     fn with_servers(&mut self, id: u32, action: Action) -> impl Iterator<Item = SlurmCall> + use<> {
         let beside = self.servers.as_mut().and_then(|servers| {
             servers.refused = false;
@@ -147,7 +147,7 @@ impl Tracked {
                 Action::Update(leaders) => update.map(|update| Update { priority: leaders.priority, ..update }),
                 Action::Requeue | Action::Cancel => None,
             };
-            // What was given stands with the leader.
+            // The allocation is in the leader's comment.
             let update = update.map(|update| Update { admin_comment: None, ..update });
             update.map(|update| SlurmCall { id: servers.seen.id, action: Action::Update(Box::new(update)) })
         });
@@ -169,8 +169,8 @@ impl Tracked {
         Next::Call(Action::Update(Box::new(update)))
     }
 
-    /// Holds a pending job; renewed when half of the lease is over, or when there is another kind of reason for it.
-    /// Never before its owner's own time.
+    /// Holds a pending job. The lease is renewed when half of it is over, or if there is another kind of reason. It
+    /// never ends before the owner's own begin time.
     fn keep(&mut self, now: i64, lease: i64, why: Option<(Why, String)>) -> Option<Action> {
         if self.seen.phase() != JobPhase::Pending || self.seen.is_held() || self.seen.waits_for_jobs() {
             return None;
@@ -193,7 +193,7 @@ impl Tracked {
 
     fn start(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation, now: i64, patience: i64) -> Next {
         let given = Given::of(state, core, wanted);
-        // Its start time says nothing of that: backfill writes there when it thinks the job will start.
+        // The start time doesn't show this, because backfill sets it to its estimate of the start.
         if self.given.as_ref() == Some(&given)
             && let Some(since) = self.let_go
         {
@@ -222,7 +222,7 @@ impl Tracked {
         }
     }
 
-    /// A running job's next shape: in place where Slurm can, else from a checkpoint.
+    /// Changes a running job's shape: in place if Slurm can, otherwise from a checkpoint.
     fn change(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation) -> Next {
         let next = Given::of(state, core, wanted);
         let Some(given) = self.given.as_ref().filter(|given| given.incarnation == next.incarnation) else {
@@ -258,7 +258,7 @@ impl Tracked {
         Next::Call(Action::Update(Box::new(update)))
     }
 
-    /// The core is through with it: it ends by itself, or is ended.
+    /// The core considers the job ended. It ends by itself within the grace, or is cancelled.
     fn forgotten(&mut self, now: i64, grace: i64) -> Next {
         let since = *self.over_since.get_or_insert(now);
         match self.seen.phase() {

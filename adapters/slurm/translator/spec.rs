@@ -1,4 +1,4 @@
-//! A job of Slurm's as the core's: who pays, where it may go, and everything in the amounts that Slurm charges.
+//! Converts Slurm's job to the core's: tenant, labels, and the amounts that Slurm charges.
 
 use trainmaster_core::{JobSpec, job::RoleSpec};
 
@@ -8,10 +8,10 @@ use super::super::{
     seen::{Job, Memory, Partition},
 };
 
-/// The core's description of an accepted job.
+/// The core's specification of an accepted job.
 ///
 /// # Errors
-/// The key, its value and what is allowed: somebody changed the comment since.
+/// The error names the key, its value and the allowed values. It occurs if the comment was changed since.
 pub(super) fn spec(
     job: &Job,
     tag: &Tag,
@@ -27,7 +27,7 @@ pub(super) fn spec(
         }
     }
     let mut spec = comment::spec(&pairs, &job.name)?;
-    // Slurm's names aren't unique; its numbers are.
+    // Names in Slurm aren't unique, but numbers are.
     spec.name = format!("{}-{}", spec.name, job.id);
     let partition = job.partition.split(',').next().unwrap_or_default();
     let account = if job.account.is_empty() { &job.user } else { &job.account };
@@ -42,7 +42,7 @@ pub(super) fn spec(
     Ok(spec)
 }
 
-/// What Slurm takes for it: whole cores, and memory also where nobody asked for any.
+/// Adjusts the demand to Slurm's charges: whole cores, and the default memory if no memory was requested.
 fn pad(role: &mut RoleSpec, default: Memory, threads: u32) {
     let core = i64::from(threads.max(1)) * 1000;
     let cpu = role.demand.get("cpu").copied().unwrap_or(0).max(1);
@@ -53,7 +53,7 @@ fn pad(role: &mut RoleSpec, default: Memory, threads: u32) {
     }
 }
 
-/// A name of Slurm's as the core allows it.
+/// Converts a name of Slurm's to one that the core allows.
 fn plain(name: &str) -> String {
     let name: String =
         name.chars().take(100).map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect();

@@ -1,4 +1,4 @@
-//! What real Slurms printed, kept as it was (22.05.8): every text is read, and means what the cluster was.
+//! Unchanged output of real Slurm installations (22.05.8). Every text is parsed, and the result matches the cluster.
 
 use trainmaster_adapters::slurm::{gres, hostlist};
 

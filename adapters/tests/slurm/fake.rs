@@ -1,5 +1,5 @@
-//! A Slurm small enough to hold in the hand: it keeps to what the real one was seen to do (see
-//! `integration/slurm/README.md`), and starts nothing that doesn't fit.
+//! A simulated Slurm. It behaves as the real one was observed to (see `integration/slurm/README.md`), and starts no job
+//! that doesn't fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub(crate) const NO_RESPOND: u32 = 1 << 11;
 const COMPLETING: u32 = 1 << 15;
 const REQUEUE: u32 = 1 << 10;
 
-/// What a job asks for now.
+/// A job's current request.
 #[derive(Clone, Debug, Default)]
 struct Asks {
     nodes: u32,
@@ -35,12 +35,12 @@ pub(crate) struct Slurm {
     pub(crate) nodes: Vec<Node>,
     pub(crate) jobs: BTreeMap<u32, Job>,
     asks: BTreeMap<u32, Asks>,
-    /// When a job last left its nodes: the credentials of that second are revoked.
+    /// When a job last left its nodes. The credentials of that second are revoked.
     left: BTreeMap<u32, i64>,
-    /// It starts nobody.
+    /// Whether it starts no jobs.
     pub(crate) frozen: bool,
     next: u32,
-    /// GPUs of other people's jobs on each node.
+    /// GPUs in foreign use on each node.
     pub(crate) foreign: BTreeMap<String, u32>,
 }
 
@@ -86,7 +86,7 @@ impl Slurm {
         self.enter(name, comment, start, 1)
     }
 
-    /// A heterogeneous job: workers, and so many parameter servers.
+    /// Submits a heterogeneous job with workers and the given number of parameter servers.
     pub(crate) fn sbatch_het(&mut self, name: &str, comment: &str, servers: u32, lease: i64) -> u32 {
         let first = Submission {
             name: name.into(),
@@ -133,7 +133,7 @@ impl Slurm {
         id
     }
 
-    /// The components of a leader's job, or the job.
+    /// The components of a leader's job, or the job itself.
     pub(crate) fn components(&self, id: u32) -> Vec<u32> {
         let of = |job: &&Job| job.id == id || job.component.is_some_and(|(leader, _)| leader == id);
         self.jobs.values().filter(of).map(|job| job.id).collect()
@@ -210,7 +210,7 @@ impl Slurm {
         asks.nodes = least;
         if update.purpose == Purpose::Start {
             let cpus = per_node * update.cpus_per_task.unwrap();
-            // Whatever is not consistent stays pending for ever, as BadConstraints.
+            // An inconsistent request would stay pending forever, as BadConstraints.
             assert_eq!((least, tasks), (most, least * per_node));
             assert_eq!((update.cpus, update.cpus_per_node), (Some(least * cpus), Some(cpus)));
             asks.on = update.req_nodes.as_deref().unwrap().split(',').map(str::to_owned).collect();
@@ -232,7 +232,7 @@ impl Slurm {
         }
     }
 
-    /// A node goes down, and the jobs there back to the queue.
+    /// A node goes down, and its jobs return to the queue.
     pub(crate) fn fail(&mut self, at: usize) {
         self.nodes[at].state = DOWN;
         let name = self.nodes[at].name.clone();
@@ -245,7 +245,7 @@ impl Slurm {
         }
     }
 
-    /// A second passes: who leaves is gone, who may start and fits does.
+    /// One second passes. Leaving jobs are gone afterwards, and jobs that can start and fit are started.
     pub(crate) fn tick(&mut self) {
         self.now += 1;
         for job in self.jobs.values_mut() {
@@ -264,7 +264,7 @@ impl Slurm {
             .map(|job| job.id)
             .collect();
         for leader in ready {
-            // All components or none, on nodes that they don't share.
+            // All components start or none, on nodes that they don't share.
             let components = self.components(leader);
             let may_start = |id: &u32| {
                 let job = &self.jobs[id];

@@ -1,4 +1,4 @@
-//! The translation between a real core and a Slurm in the test's hand.
+//! The translation between a real core and a simulated Slurm.
 #![cfg(feature = "slurm")]
 
 mod corpus;
@@ -64,13 +64,13 @@ impl World {
             Err(error @ (EventError::NeverFits(_) | EventError::Unsupported { .. })) => {
                 self.translator.not_taken(&event, error.to_string());
             }
-            // What was refused is no longer wanted.
+            // The refused plan is no longer the current one.
             Err(EventError::LateRefusal { .. }) => {}
             Err(error) => panic!("{event:?}: {error}"),
         }
     }
 
-    /// What the host does once a second; what it ordered.
+    /// The host's work in each second. Returns its orders.
     fn round(&mut self) -> Vec<SlurmCall> {
         self.slurm.tick();
         let seen = self.slurm.observation();
@@ -118,7 +118,7 @@ impl World {
         self.translator.job(id).expect("the core has it")
     }
 
-    /// What the core gives a job and what Slurm does are the same.
+    /// Checks that the core's allocation of a job and its state in Slurm are the same.
     fn agrees(&self, id: u32) -> Result<(), String> {
         let state = self.scheduler.state();
         let job = &self.slurm.jobs[&id];
@@ -177,7 +177,7 @@ fn workers_and_parameter_servers_share_each_node_equally() {
     let id = world.sbatch(&format!("{SERVERS};worker.requested=4;worker.min=4;server.requested=2;server.min=2"));
     let orders = world.rounds(3);
     let [SlurmCall { action: Action::Update(update), .. }] = &orders[..] else { panic!("{orders:?}") };
-    // Two workers of 4 CPUs and a parameter server of 2 on each of two nodes: in tasks of 2 CPUs.
+    // Two workers of 4 CPUs and a parameter server of 2 on each of two nodes are divided into tasks of 2 CPUs.
     assert_eq!((update.nodes, update.tasks_per_node, update.cpus_per_task), (Some((2, 2)), Some(5), Some(2)));
     assert_eq!((update.cpus, update.tres_per_node.as_deref()), (Some(20), Some("gres:gpu:2")));
     world.agrees(id).unwrap();
@@ -206,13 +206,13 @@ fn the_components_of_a_heterogeneous_job_are_one_job() {
     let job = world.scheduler.state().jobs[&core].clone();
     assert!(job.spec.separate_roles);
     assert_eq!(job.seen.allocation.as_ref().map(|seen| seen.shape()), Some(Shape { workers: 4, servers: 3 }));
-    // What both hold isn't other people's.
+    // The resources of both components aren't foreign use.
     assert!(world.scheduler.state().present_servers().all(|server| server.foreign.amounts == Default::default()));
-    // A new agent finds it so.
+    // A new agent finds the same state.
     world.translator = Translator::new(world.config.clone());
     assert_eq!(world.rounds(5), []);
     world.agrees(id).unwrap();
-    // It is requeued as a whole, and held as a whole.
+    // It is requeued and held as a whole.
     world.apply(Event::JobHeld { job: core, held: true });
     let orders = world.rounds(40);
     assert!(matches!(&orders[0], SlurmCall { id: leader, action: Action::Requeue } if *leader == id), "{orders:?}");
@@ -229,7 +229,7 @@ fn the_components_of_a_heterogeneous_job_are_one_job() {
 #[test]
 fn one_refused_component_is_a_refusal_of_the_job() {
     let mut world = World::new(2, 2, "fifo");
-    // What is there at the first look may have been stopped in that second; this comes later.
+    // A job in the first observation may have been stopped in that second. This one comes later.
     world.round();
     let id = world.sbatch_het("trainmaster;worker.cpu=4;worker.max=2;server.cpu=2", 1);
     world.slurm.tick();
@@ -277,7 +277,7 @@ fn leases_are_renewed_at_half_life_and_never_before_the_owners_begin() {
     assert_eq!(world.translator.job(later), None);
     world.rounds(120);
     assert!(world.translator.job(later).is_some(), "its time has come");
-    // Whoever never got anything starts as submitted if we are gone.
+    // A job that never got an allocation starts as submitted if the agent is gone.
     world.slurm.end(first, 3);
     world.slurm.end(later, 4);
     for _ in 0..=world.config.lease {
@@ -309,7 +309,7 @@ fn a_new_shape_is_a_requeue_and_one_update() {
 fn what_slurm_refuses_or_never_starts_is_told_and_held_again() {
     let mut world = World::new(2, 2, "fifo");
     let id = world.sbatch(&format!("{RING};worker.max=1"));
-    // A job that we can't see through takes what the core thinks is free: it uses memory only.
+    // Foreign jobs take GPUs that the core considers free.
     world.slurm.nodes[0].memory = 64_000;
     world.round();
     world.slurm.foreign.insert("node1".into(), 2);
@@ -334,7 +334,7 @@ fn a_pause_hands_jobs_back_as_they_were_submitted() {
     assert_eq!((*id, update.purpose, update.nodes), (two, Purpose::Release, None));
     assert!(orders[0].gives_nothing(), "it goes out even where the journal can't be written");
     assert_eq!(world.slurm.jobs[&one].phase(), JobPhase::Running);
-    // What backfill guesses about it is no reason to say it again.
+    // Backfill's estimate of the start is no reason to repeat the order.
     world.slurm.jobs.get_mut(&two).unwrap().start = world.slurm.now + 5000;
     assert_eq!(world.rounds(5), []);
     world.slurm.jobs.get_mut(&two).unwrap().start = world.slurm.now;
@@ -351,13 +351,13 @@ fn a_new_agent_finds_everything_as_it_was() {
     for id in ids {
         world.agrees(id).unwrap();
     }
-    // The core remembers.
+    // The core keeps its state.
     world.translator = Translator::new(world.config.clone());
     let orders = world.rounds(5);
-    // Only why one waits is said anew.
+    // Only the reason of the waiting job is reported again.
     let holds = |order: &SlurmCall| matches!(&order.action, Action::Update(update) if update.purpose == Purpose::Hold);
     assert!(orders.iter().all(holds), "{orders:?}");
-    // It doesn't: running jobs aren't stopped before it has decided about them.
+    // The core starts without state. Running jobs aren't stopped before it has decided about them.
     world.translator = Translator::new(world.config.clone());
     world.scheduler = Scheduler::new(settings("fifo")).unwrap();
     world.rounds(30);
@@ -372,14 +372,14 @@ fn nodes_that_have_not_answered_yet_are_not_gone() {
     let id = world.sbatch(SERVERS);
     world.rounds(3);
     world.agrees(id).unwrap();
-    // slurmctld is started anew: for a while it knows its jobs, but hasn't heard from its nodes.
+    // slurmctld restarts. At first it knows its jobs, but its nodes haven't answered yet.
     world.translator = Translator::new(world.config.clone());
     world.slurm.nodes.iter_mut().for_each(|node| node.state |= NO_RESPOND);
     assert_eq!(world.rounds(5), []);
     world.slurm.nodes.iter_mut().for_each(|node| node.state &= !NO_RESPOND);
     assert_eq!(world.rounds(3), []);
     world.agrees(id).unwrap();
-    // Later one falls silent: it is gone once Slurm says so.
+    // Later a node doesn't answer. It is gone only when Slurm reports it as down.
     world.slurm.nodes[0].state |= NO_RESPOND;
     assert_eq!(world.rounds(3), []);
     world.agrees(id).unwrap();
@@ -513,7 +513,7 @@ proptest! {
                 },
                 Happening::Foreign(at, gpus) => {
                     let name = world.slurm.nodes[at].name.clone();
-                    // Other jobs start where there is room, as ours do.
+                    // Foreign jobs start only where there is room, as Trainmaster's do.
                     world.slurm.foreign.insert(name.clone(), 0);
                     let seen = world.slurm.observation();
                     let used = seen.nodes[at].used_cpus.max(u32::from(seen.nodes[at].gres_used != "gpu:a100:0(IDX:0)"));
@@ -538,7 +538,7 @@ proptest! {
             }
             world.round();
         }
-        // Then nothing happens any more.
+        // From now on nothing else happens.
         world.apply(Event::ModeSet(Mode::Active));
         world.slurm.jobs.values_mut().for_each(|job| job.priority = 100);
         world.rounds(900);

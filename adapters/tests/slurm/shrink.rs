@@ -1,4 +1,4 @@
-//! Running jobs that give nodes up: whole ones, and not the one that the batch script runs on.
+//! Running jobs that give up nodes: whole nodes, and not the one on which the batch script runs.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use trainmaster_core::{Allocation, Scheduler, Span, Verdict, engine::Engine, tes
 
 use super::{RING, World, settings};
 
-/// An engine that decides every five seconds as well.
+/// An engine that also decides every five seconds.
 fn places(script: Vec<Vec<Vec<u32>>>) -> Scripted {
     Scripted::places(script).every(Span::seconds(5))
 }
 
-/// Three nodes with two GPUs each, and a job whose workers get these nodes, one list a decision.
+/// Three nodes with two GPUs each, and a job whose workers get these nodes, one list per decision.
 fn world(script: Vec<Vec<u32>>) -> (World, u32) {
     let mut world = World::new(3, 2, "fifo");
     let script = script.into_iter().map(|nodes| vec![nodes]).collect();
@@ -42,7 +42,7 @@ fn what_was_let_go_and_is_planned_elsewhere_is_held_and_its_room_is_free() {
         Arc::new(places(vec![vec![vec![0], vec![1]], vec![vec![1], vec![0]]])),
     )
     .unwrap();
-    // Both may start, but Slurm doesn't get to it before they are to swap places.
+    // Both may start, but they have to swap places before Slurm starts them.
     world.slurm.frozen = true;
     let ids = [world.sbatch(&whole), world.sbatch(&whole)];
     let mut orders = Vec::new();
@@ -70,7 +70,7 @@ fn whole_nodes_are_given_up_in_place() {
 
 #[test]
 fn after_a_restart_of_the_agent_the_workers_left_have_their_own_numbers() {
-    // The first nodes' workers go, so that those left aren't the first.
+    // The first nodes' workers leave, so the remaining ones don't have the first indices.
     let all = places(vec![vec![vec![1, 1, 0, 0]]]);
     let last = Scripted::new(move |round, decision| {
         all.decide(round, &mut (decision as u32))?;
@@ -105,7 +105,7 @@ fn fewer_on_each_node_is_a_restart() {
 
 #[test]
 fn where_the_batch_script_must_go_it_is_a_restart() {
-    // The first worker, which keeps the parameters, is on node2; the batch script runs on node1.
+    // The first worker, which keeps the parameters, is on node2. The batch script runs on node1.
     let (mut world, id) = world(vec![vec![1, 1, 0, 0], vec![1, 1]]);
     let orders = world.rounds(30);
     assert_eq!(purposes(&orders), [Some(Purpose::Start), None, Some(Purpose::Start)], "{orders:?}");
