@@ -1,15 +1,17 @@
-//! Trainmaster's policy core: how many workers and parameter servers every training job gets, where they run, when
-//! that changes, and which jobs run at all.
+//! Trainmaster's policy core. It decides which training jobs run, how many workers and parameter servers each gets,
+//! where they run, and when that changes.
 //!
-//! The core is a state machine without I/O, clock, threads or randomness of its own: events go into a [`Scheduler`],
-//! decisions come out, and the same events give byte-same decisions on any machine. Hosts (a daemon, a C program, a
-//! simulator) bring the events, the time and the threads.
+//! The core is a state machine without I/O, clock, threads or randomness of its own. A [`Scheduler`] receives events
+//! and returns decisions. The same events give byte-identical decisions on any machine. The host (a daemon, a C
+//! program, a simulator) provides the events, the time and the threads.
 //!
-//! * [`scheduler`]: the loop, [`state`]: what is known, [`engines`]: who decides, [`guard`]: who checks that.
-//! * [`fit`]: what is learnt about running jobs; [`place`]: where things go; [`paa`]: which parameter server gets what.
-//! * [`policy`]: networks that engines may follow, learnt outside.
+//! * [`scheduler`]: the main loop; [`state`]: the state; [`engines`]: the engines; [`guard`]: the check of their
+//!   proposals.
+//! * [`fit`]: models of running jobs; [`place`]: placement; [`paa`]: the distribution of parameter blocks over
+//!   parameter servers.
+//! * [`policy`]: learnt policies for engines, trained outside.
 //! * [`solver`]: mixed-integer programs, for the engines that solve one.
-//! * [`journal`]: recovery, audit and replay; [`explain`]: why a job has what it has.
+//! * [`journal`]: recovery, audit and replay; [`explain`]: explanations of a job's state.
 
 pub mod amount;
 pub mod budget;

@@ -131,7 +131,7 @@ impl ResourceTypes {
 pub struct Amounts(SmallVec<[i64; 6]>);
 
 impl Amounts {
-    /// From pairs.
+    /// Creates amounts from pairs.
     pub fn of(pairs: &[(ResourceId, i64)]) -> Self {
         let mut amounts = Self::default();
         for &(id, value) in pairs {

@@ -273,7 +273,8 @@ impl Server {
         self.present && !self.draining && self.matches(labels)
     }
 
-    /// The first resource whose `usage` exceeds the usable amount, and the excess. Devices are reported as their kind.
+    /// The first resource whose `usage` exceeds the reservable amount, and the excess. Devices are reported as their
+    /// kind.
     pub fn excess(&self, usage: &Usage) -> Option<(ResourceId, i64)> {
         let over = usage.amounts.iter().find(|(resource, need)| *need > 0 && *need > self.reservable_of(*resource));
         if let Some((resource, need)) = over {

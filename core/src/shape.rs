@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a slot does.
+/// The role of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// Computes gradients.
@@ -30,7 +30,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// How many of a role.
+    /// The number of slots of a role.
     pub fn count(self, role: Role) -> u32 {
         match role {
             Role::Worker => self.workers,
@@ -38,7 +38,7 @@ impl Shape {
         }
     }
 
-    /// No slot at all.
+    /// Whether there are no slots.
     pub fn is_empty(self) -> bool {
         self.workers == 0 && self.servers == 0
     }

@@ -1,4 +1,4 @@
-//! Engines for tests of what stands around engines. They are in no registry, and need the feature `testing`.
+//! Engines for tests of the code around engines. They are in no registry, and need the feature `testing`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -34,8 +34,9 @@ impl Scripted {
         Self { triggers: Triggers { interval: None, arrival: true, departure: true }, decide: Box::new(decide) }
     }
 
-    /// In the n-th decision the workers of the j-th job, by number, get the servers `script[n][j]`; a job without any
-    /// waits. The last line of the script counts for good. Each worker gets one device of a server that lists devices.
+    /// In the n-th decision, the workers of the j-th job, in the order of numbers, get the servers `script[n][j]`. A
+    /// job without servers waits. The last line of the script applies to all further decisions. Each worker gets one
+    /// device, on servers that list devices.
     pub fn places(script: Vec<Vec<Vec<u32>>>) -> Self {
         Self::new(move |round, decision| {
             let mut used: BTreeMap<u32, u16> = BTreeMap::new();
@@ -73,7 +74,7 @@ impl Scripted {
 }
 
 impl Engine for Scripted {
-    /// How many decisions succeeded.
+    /// Number of successful decisions.
     type Memo = u32;
     type Index = ();
 

@@ -24,7 +24,8 @@ impl Span {
         Self(seconds * 1000)
     }
 
-    /// The nearest duration to a number of seconds. Values that aren't finite or don't fit are clamped.
+    /// The duration for a number of seconds. Fractions of a millisecond are dropped. Values that don't fit are clamped,
+    /// and NaN gives zero.
     pub fn from_seconds(seconds: f64) -> Self {
         Self((seconds * 1000.0) as i64)
     }
