@@ -80,7 +80,7 @@ pub enum Fate {
     Unfinished,
 }
 
-/// Results of one run. Times in seconds, over completed jobs; none without any.
+/// Results of one run. Times in seconds, over completed jobs. `None` if no job completed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// All jobs, in the workload's order.

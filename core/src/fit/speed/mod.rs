@@ -13,7 +13,6 @@
 //!
 //! Mean error of f on measured all-reduce steps, with one function for all batch sizes and placements of a model.
 //! (Steps of the same (w, M) on the same number of servers differ by 3 to 6 % among themselves.)
-//! same (w, M) on the same number of servers differ by 3 to 6 % among themselves):
 //!
 //! | model | all points | 10 random points | paper's form, all | 10 |
 //! |---|---|---|---|---|

@@ -1,4 +1,4 @@
-//! The form of a speed function, what it is fitted to, and what is known beforehand.
+//! The form of a speed function, its samples, and its prior.
 
 use serde::{Deserialize, Serialize};
 

@@ -73,8 +73,8 @@ pub struct RecordedJob {
     pub known: Result<Known, LeftOut>,
 }
 
-/// Actual results of the jobs that [ended](RecordedJob::ended) and that can be simulated. Times in seconds, none
-/// without such jobs.
+/// Actual results of the jobs that [ended](RecordedJob::ended) and that can be simulated. Times in seconds. `None` if
+/// there are no such jobs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Reality {
     /// Number of these jobs.

@@ -154,9 +154,9 @@ fn build(request: &Request, kind: &Kind) -> Workload {
             ("slot".to_owned(), slot()),
             ("interval".to_owned(), slot()),
             ("on_change".to_owned(), Parameter::Flag(true)),
-            // All jobs that arrive within a slot, at its start.
+            // All jobs that arrive within a slot are one batch, at its start.
             ("batch".to_owned(), slot()),
-            // They stay at the edge, while batch may use the cheapest place.
+            // These engines stay at the edge. `batch` can use the cheapest place.
             ("srtf.cloud".to_owned(), Parameter::Flag(false)),
             ("tiresias.cloud".to_owned(), Parameter::Flag(false)),
             ("srtf.placement".to_owned(), Parameter::Text("consolidate".into())),

@@ -1,4 +1,4 @@
-//! What a workload is, and what a generator gets.
+//! The content of a workload, and the request to a generator.
 
 use std::collections::BTreeMap;
 
