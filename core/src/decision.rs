@@ -51,7 +51,7 @@ pub enum WorkItem {
 pub enum WorkState {
     /// In training.
     Running,
-    /// Waiting on its slot, with this many items ahead of it.
+    /// Waiting on its slot, with this many other waiting items before it.
     Queued(u32),
     /// Interrupted. It keeps its slot.
     Preempted,

@@ -480,7 +480,7 @@ impl Scheduler {
                 self.state.may_become(job, &verdict) && (still || self.state.takes_new_slots(job, &verdict))
             };
             let Some(job) = job.filter(stands) else {
-                // The engine's index has the job at its new place. This lets it correct that.
+                // The engine's index has the job at its proposed place. These changes let it correct that.
                 let old = self.state.job(id).and_then(|job| job.verdict.allocation()).cloned();
                 for slot in old.iter().chain(verdict.allocation()).flat_map(|allocation| allocation.slots()) {
                     self.state.note(Change::Server(slot.server));

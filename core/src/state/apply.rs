@@ -45,7 +45,7 @@ impl State {
             Event::ModeSet(mode) => self.set_mode(*mode),
             Event::TermBegan(term) => {
                 self.term = self.term.max(*term);
-                // Resyncs that a restart of the scheduler cut off start over, or the manager doesn't return.
+                // A restart cut off the open resyncs. Their managers start over, or don't return.
                 self.roster.managers.iter_mut().for_each(|manager| manager.sync = None);
                 self.roster.syncing_since = None;
             }
@@ -194,7 +194,7 @@ impl State {
         self.directory.next_job += 1;
         self.directory.job_names.insert(spec.name.as_str().into(), id);
         self.directory.census.count(&job, false, true);
-        // An open resync may have begun before the job arrived, so it can't miss it.
+        // A resync may have begun before the job arrived, so the job counts as mentioned.
         for manager in self.roster.managers.iter_mut() {
             if let Some((_, jobs)) = &mut manager.sync {
                 jobs.insert(id);

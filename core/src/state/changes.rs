@@ -36,7 +36,7 @@ pub(crate) struct Urgency {
     pub(crate) at_once: bool,
     /// Triggers engines that run on arrivals.
     pub(crate) arrival: bool,
-    /// Triggers engines that run when jobs end or are held.
+    /// Triggers engines that run when jobs end, are held or complete a data chunk.
     pub(crate) departure: bool,
 }
 
@@ -50,9 +50,9 @@ impl Urgency {
 
 /// The changes since the engine last succeeded.
 ///
-/// Noting a change is O(1) amortised. The list is compacted when its length has doubled since the last time: repeated
-/// changes are removed, and so are changes of ended jobs that the engine never knew. At most two entries per server,
-/// three per active job, and one for each job that was active when the engine last succeeded remain.
+/// Noting a change is O(1) amortised. The list is compacted when its length has doubled since the last time. That
+/// removes repeated changes, changes of ended jobs, and the ends of jobs that the engine never knew. At most two entries
+/// per server, three per active job, and one for each job that was active when the engine last succeeded remain.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Changes {
     list: Vector<Change>,

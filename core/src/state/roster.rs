@@ -12,7 +12,7 @@ use crate::{
     time::Time,
 };
 
-/// Number of managers from which those without a server are forgotten.
+/// Maximum number of managers before the ids of those without a server are reused.
 const MANY_MANAGERS: usize = 64;
 /// Maximum number of absent servers. Above it, half of them are forgotten.
 pub(crate) const MOST_ABSENT: usize = 1024;
