@@ -5,8 +5,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::round::Round;
 use crate::{budget::EngineError, job::JobSpec, place::SortBy, policy::Demonstration, state::State, time::Span};
 
-/// The events that make an engine run. Changes of servers, limits and settings, and plans that no longer fit, make every
-/// engine run.
+/// The events that make an engine run. Changes of servers, limits and settings, and plans that no longer fit, make
+/// every engine run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Triggers {
     /// Maximum time between rounds while there are jobs.

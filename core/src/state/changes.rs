@@ -51,8 +51,9 @@ impl Urgency {
 /// The changes since the engine last succeeded.
 ///
 /// Noting a change is O(1) amortised. The list is compacted when its length has doubled since the last time. That
-/// removes repeated changes, changes of ended jobs, and the ends of jobs that the engine never knew. At most two entries
-/// per server, three per active job, and one for each job that was active when the engine last succeeded remain.
+/// removes repeated changes, changes of ended jobs, and the ends of jobs that the engine never knew. At most two
+/// entries per server, three per active job, and one for each job that was active when the engine last succeeded
+/// remain.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Changes {
     list: Vector<Change>,
