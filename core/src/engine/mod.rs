@@ -4,7 +4,7 @@
 //! * A decision in the making: [`Round`], with a [`Board`](board::Board) of the servers' room and a ledger of totals.
 //! * Operations of a round: allocate shapes by share or by gain (`round`), serve jobs in a line (`in_line`) or in turn
 //!   with preemption (`preempting`), share devices (`sharing`), place slots (`placing`).
-//! * Its settings: [`Parameters`].
+//! * The settings of an engine: [`Parameters`].
 
 mod any;
 pub mod board;
