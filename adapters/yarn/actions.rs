@@ -1,5 +1,5 @@
-//! What the ResourceManager is asked to do, as far as its REST API can: kill, set priorities, move to queues. Where
-//! containers are, nobody can tell it so.
+//! Actions in the ResourceManager, as far as its REST API supports them: kill, set priorities, move to queues. The REST
+//! API can't place containers.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,27 +12,27 @@ use super::{
     wire,
 };
 
-/// An application that was told to end and is still there is told again after so long, …
+/// Wait before an application that wasn't gone after a kill is killed again.
 const KILL_AGAIN: Duration = Duration::from_secs(10);
-/// … and after so long where that was refused.
+/// The same after a refused kill.
 const REFUSED_AGAIN: Duration = Duration::from_secs(60);
 
-/// What is planned.
+/// The planned actions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Work {
     pub(super) plan: wire::Plan,
-    /// Applications' priorities, as they are.
+    /// Current priorities of applications.
     pub(super) priorities: BTreeMap<String, i32>,
-    /// Applications that belong elsewhere: where they are, and their jobs' queues.
+    /// Applications in a wrong queue, with that queue and their jobs' queues.
     pub(super) misplaced: Vec<(String, String, String)>,
 }
 
-/// Something to be done about an application.
+/// An action on an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
     Kill(String),
     Priority(i32),
-    /// From where, and to which queue.
+    /// The current queue and the new one.
     Queue(String, String),
 }
 
@@ -43,12 +43,12 @@ enum Kind {
     Queue,
 }
 
-/// What was asked for, so that it is asked for once.
+/// The previous requests, so that each is sent only once.
 #[derive(Debug, Default)]
 pub(super) struct Actions {
-    /// Whom YARN takes this adapter for; none: whomever it likes.
+    /// The user name for YARN. `None`: YARN chooses.
     user: Option<String>,
-    /// By application. A time: when it may be asked for again.
+    /// By application and kind. The time is that of the next request.
     done: BTreeMap<(String, Kind), (Action, Option<Duration>)>,
 }
 
@@ -57,7 +57,7 @@ impl Actions {
         Self { user, ..Self::default() }
     }
 
-    /// Asks for all that is new, one thing after the other, until nobody answers.
+    /// Sends all new requests, one after another, until the ResourceManager doesn't answer.
     pub(super) async fn carry_out(&mut self, now: Duration, work: Work, client: &mut Client) {
         for (application, action) in self.due(now, &work) {
             let answer = self.ask(&application, &action, client).await;
@@ -69,7 +69,7 @@ impl Actions {
         }
     }
 
-    /// What is planned and wasn't asked for yet.
+    /// The planned actions that weren't requested yet.
     fn due(&mut self, now: Duration, work: &Work) -> Vec<(String, Action)> {
         let is_live = |id: &String| work.plan.applications.iter().any(|planned| planned.id == *id);
         self.done.retain(|(id, _), _| is_live(id));
@@ -89,7 +89,7 @@ impl Actions {
         due.extend(moves);
         due.retain(|(id, action)| match self.done.get(&(id.clone(), action.kind())) {
             None => true,
-            // Whoever moves it afterwards has his way.
+            // If anyone moves the application afterwards, it stays there.
             Some(_) if action.kind() == Kind::Queue => false,
             Some((done, again)) => again.map_or(done != action, |at| now >= at),
         });
@@ -106,7 +106,7 @@ impl Actions {
                 let found: Vec<_> = all.iter().filter(|path| is_queue(path, queue)).collect();
                 let path = match found[..] {
                     [one] => one,
-                    // Only the CapacityScheduler tells them like that.
+                    // Only the CapacityScheduler lists its queues in this form.
                     [] if all.is_empty() => queue,
                     _ => {
                         let reason = format!("{} queues are called so", found.len());
@@ -147,7 +147,7 @@ impl Actions {
                 }
                 is_kill.then(|| now + REFUSED_AGAIN)
             }
-            // The next poll finds it due again.
+            // The next poll makes it due again.
             Err(error @ RestError::Away { .. }) => {
                 tracing::debug!(application, ?action, %error, "nobody to do what is planned");
                 return;

@@ -1,4 +1,4 @@
-//! The loop that ties the daemon, the server for YARN's side, and time together.
+//! The agent: it connects the daemon, the server for YARN's components, and time.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -15,12 +15,12 @@ use super::{
     shared::{Shared, TICK},
 };
 
-/// Runs the adapter until `shutdown` resolves: attaches to the daemon, and serves the plug-ins and ApplicationMasters.
-/// What runs goes on while the daemon or this adapter is away.
+/// Runs the adapter until `shutdown` resolves. Attaches to the daemon, and serves the plug-ins and ApplicationMasters.
+/// Running jobs continue while the daemon or this adapter isn't available.
 ///
 /// # Errors
-/// The certificate or the token can't be used, or nobody could reach this adapter. Everything that happens later is
-/// reported and survived.
+/// The certificate or the token can't be used, or the adapter can't listen. All later errors are reported, and the
+/// adapter continues.
 pub async fn run(
     config: Config,
     launch: Launch,
@@ -37,7 +37,7 @@ pub async fn run(
     Ok(())
 }
 
-/// The adapter as the daemon sees it.
+/// The manager for the daemon.
 struct Agent {
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
@@ -53,7 +53,7 @@ impl Manager for Agent {
         self.shared.api == Api::Rest
     }
 
-    /// Without nodes, or without knowing whose containers are whose, everything that runs would end.
+    /// The nodes and the containers' jobs have to be known. Otherwise all running jobs would count as ended.
     fn is_ready(&self) -> bool {
         let state = self.shared.state();
         state.has_seen && state.has_learnt
@@ -90,9 +90,9 @@ impl Manager for Agent {
     }
 }
 
-/// Learns which jobs there are; where nobody tells what YARN has, asks for that from then on.
+/// Fetches the known jobs from the daemon. Without plug-ins, polls YARN from then on.
 async fn look_at_yarn(shared: Arc<Shared>, config: Arc<Config>) {
-    // What the daemon knows of them says what containers are.
+    // The daemon's jobs are needed to identify containers.
     shared.clone().learn_jobs().await;
     if config.api == Api::Rest {
         let user = client::user();

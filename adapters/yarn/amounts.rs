@@ -1,4 +1,4 @@
-//! YARN's resources in the core's terms, and back.
+//! Conversion between YARN's resources and the core's.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,15 +7,15 @@ use trainmaster_core::JobSpec;
 const MEMORY: &str = "memory-mb";
 const VCORES: &str = "vcores";
 const GPU: &str = "yarn.io/gpu";
-/// Names that mean something else to the core.
+/// Names with another meaning in the core.
 const TAKEN: [&str; 5] = ["gpu", "cpu", "memory", "disk", "bandwidth"];
-/// What YARN doesn't count.
+/// Resources that YARN doesn't count.
 const UNCOUNTED: [&str; 2] = ["disk", "bandwidth"];
 const WHOLE: i64 = 1000;
-/// More than any node has: in thousandths, as much as the core takes.
+/// Maximum amount, more than any node has. In thousandths it is the core's maximum.
 const MOST: i64 = 1_000_000_000;
 
-/// YARN's amounts by the core's names, in sub-units. Those that make no sense are left out and complained about.
+/// Converts YARN's amounts to the core's names and sub-units. Invalid amounts are left out and reported.
 pub(crate) fn read(
     of: &str,
     amounts: &HashMap<String, i64>,
@@ -33,7 +33,7 @@ pub(crate) fn read(
     read
 }
 
-/// The core's name of a resource, and its sub-units in one of YARN's.
+/// The core's name of a resource, and its number of sub-units in YARN's unit.
 fn known(name: &str) -> Option<(&str, i64)> {
     match name {
         MEMORY => Some(("memory", 1)),
@@ -44,7 +44,7 @@ fn known(name: &str) -> Option<(&str, i64)> {
     }
 }
 
-/// What a container for a demand asks for, by YARN's names.
+/// The request for a container with this demand, by YARN's names.
 pub(crate) fn request(demand: &BTreeMap<String, i64>) -> HashMap<String, i64> {
     let asked = demand.iter().filter(|(name, amount)| **amount > 0 && !UNCOUNTED.contains(&name.as_str()));
     asked
@@ -57,10 +57,10 @@ pub(crate) fn request(demand: &BTreeMap<String, i64>) -> HashMap<String, i64> {
         .collect()
 }
 
-/// Whether each slot of a job can be one container where one may have `largest`, by YARN's names.
+/// Checks that each slot of a job fits in one container. `largest` is the maximum container, by YARN's names.
 ///
 /// # Errors
-/// The amount that is too much, and the most that is allowed.
+/// The error names the excessive amount and the maximum.
 pub(crate) fn check_size(spec: &JobSpec, largest: &HashMap<String, i64>) -> Result<(), String> {
     let roles = [("worker", Some(&spec.worker)), ("parameter server", spec.server.as_ref())];
     for (name, role) in roles.into_iter().filter_map(|(name, role)| Some((name, role?))) {
@@ -77,10 +77,10 @@ pub(crate) fn check_size(spec: &JobSpec, largest: &HashMap<String, i64>) -> Resu
     Ok(())
 }
 
-/// Whether containers can have just this.
+/// Checks that containers can have exactly this demand.
 ///
 /// # Errors
-/// The amount that they can't have, and what is allowed.
+/// The error names the invalid amount and the allowed ones.
 pub(crate) fn check(role: &str, demand: &BTreeMap<String, i64>) -> Result<(), String> {
     for (name, amount) in demand {
         if let Some(kind) = name.strip_prefix("gpu:") {

@@ -29,15 +29,15 @@ use super::{
     translator::alone,
 };
 
-/// Names the configuration file.
+/// The variable with the configuration file's path.
 const CONFIG: &str = "TRAINMASTER_YARN";
 const MAIN: &str = "io.trainmaster.yarn.master.Main";
-/// An ApplicationMaster that is lost is started again, unless so many were …
+/// A lost ApplicationMaster is started again, unless this number was lost …
 const ATTEMPTS: u32 = 2;
-/// … within so many milliseconds.
+/// … within this time in milliseconds.
 const FAILURES_COUNT_FOR: u32 = 600_000;
 
-/// What hosts know of these commands.
+/// The commands' descriptions for hosts.
 pub const COMMANDS: &[AdapterCommand] = &[
     AdapterCommand {
         name: "submit",
@@ -47,7 +47,7 @@ pub const COMMANDS: &[AdapterCommand] = &[
         run: |arguments, daemon| {
             let [file] = arguments else { bail!("submit takes one FILE") };
             let mut text = String::new();
-            // One byte more is too many, as the job file's reader says.
+            // With one byte beyond the limit, the job file's reader reports that the text is too long.
             let read = |file: fs::File| file.take(LONGEST_FILE as u64 + 1).read_to_string(&mut text);
             fs::File::open(file).and_then(read).with_context(|| format!("{file} can't be read"))?;
             submit(&config()?, &user()?, &text, daemon).with_context(|| file.clone())
@@ -72,7 +72,7 @@ fn config() -> Result<Config> {
     }
 }
 
-/// Whom YARN takes us for, where it knows no better.
+/// The user name for YARN, if it has no authentication.
 pub(super) fn user() -> Result<String> {
     let named = ["HADOOP_USER_NAME", "USER"].iter().find_map(|name| env::var(name).ok());
     let user = match named {
@@ -110,7 +110,7 @@ fn submit(config: &Config, user: &str, text: &str, daemon: &DaemonAddress) -> Re
             hand_in(&spec)?;
             (spec.name, None)
         }
-        // Nothing in the ResourceManager asks the daemon, so that is done here.
+        // No plug-in asks the daemon, so the client does.
         Api::Rest => {
             amounts::check_size(&spec, &largest.into_wire()).map_err(|problem| anyhow!(problem))?;
             let scheduler = Scheduler::new(daemon)?;
@@ -133,7 +133,7 @@ fn submit(config: &Config, user: &str, text: &str, daemon: &DaemonAddress) -> Re
     })
 }
 
-/// The daemon, as the command line names it.
+/// The daemon from the command line.
 struct Scheduler<'a> {
     daemon: &'a DaemonAddress,
     token: Option<String>,
@@ -155,12 +155,12 @@ impl<'a> Scheduler<'a> {
         anyhow!("the scheduler at {}: {}", self.daemon.address, status.message())
     }
 
-    /// Submits an application's job, if it would be let in; its number, and what was submitted: its name may have been
-    /// taken.
+    /// Submits an application's job, if it would be admitted. Returns its number and the submitted specification, which
+    /// has another name if the job's name was taken.
     fn register(&self, cluster: &str, application: &str, mut spec: JobSpec) -> Result<(u64, JobSpec)> {
         apart(async {
             let remote = self.remote()?;
-            // Another job's name is no reason to reject it.
+            // A name that another job has is no reason to reject the job.
             let own = JobSpec { name: jobfile::numbered(&spec.name, application), ..spec.clone() };
             let verdict = remote.admit(&own).await.map_err(|status| self.said(&status))?;
             if !verdict.admitted {
@@ -181,7 +181,7 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-/// Hosts may be inside a runtime of their own.
+/// Runs in a thread of its own, because hosts may be inside another runtime.
 fn apart<T: Send>(calling: impl Future<Output = Result<T>> + Send) -> Result<T> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::scope(|scope| scope.spawn(|| runtime.block_on(calling)).join().expect("calling doesn't panic"))
@@ -197,7 +197,7 @@ struct New {
 
 fn submission(config: &Config, application: &str, spec: &JobSpec, text: &str, secret: &str) -> Value {
     let Master { java, classpath, memory, vcores, .. } = &config.master;
-    // Java would take a quarter of the machine otherwise, for which NodeManagers kill it.
+    // By default, Java uses up to a quarter of the machine's memory, and NodeManagers would kill it.
     let heap = memory * 3 / 4;
     let java = format!("{java} -Xmx{heap}m -XX:+UseSerialGC");
     let command = format!("{java} -cp {classpath} {MAIN} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr");
@@ -208,7 +208,7 @@ fn submission(config: &Config, application: &str, spec: &JobSpec, text: &str, se
         ("TRAINMASTER_ALONE", alone),
     ];
     let environment = environment.map(|(key, value)| json!({ "key": key, "value": value }));
-    // The REST API doesn't tell environments.
+    // The REST API doesn't return environments.
     let tags = match config.api {
         Api::PlugIns => Vec::new(),
         Api::Rest => vec![format!("{SECRET_TAG}{}", SecretHash::of(secret).hex())],
@@ -261,7 +261,7 @@ mod tests {
 
     const JOB: &str = "name = \"mnist\"\nqueue = \"dl\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\n";
 
-    /// A ResourceManager with these answers, one after the other; tells what it was asked.
+    /// A ResourceManager with these answers in sequence. Returns its configuration, and the requests that it gets.
     fn manager(answers: &'static [(&'static str, &'static str)]) -> (Config, mpsc::Receiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -351,7 +351,7 @@ mod tests {
         let error = submit(&config, "alice", JOB, &nowhere()).unwrap_err().to_string();
         assert!(error.starts_with("the scheduler at http://127.0.0.1:1: "), "{error}");
         assert_eq!(asked.iter().count(), 1, "YARN isn't told of it");
-        // What it says of itself is enough to refuse a job that can't be.
+        // The response with the maximum container is sufficient to refuse a job that can't fit.
         const SMALL: (&str, &str) = (
             "200 OK",
             r#"{"application-id": "application_1_0002", "maximum-resource-capability": {"memory": 1, "vCores": 1,
@@ -362,7 +362,7 @@ mod tests {
         let large = JOB.replace("cpu = 1", "cpu = 2");
         let error = submit(&config, "alice", &large, &nowhere()).unwrap_err().to_string();
         assert!(error.contains("vcores 2 in one container; the largest has 1"), "{error}");
-        // The secret's hash travels as a tag.
+        // The secret's hash is transferred in a tag.
         let spec = jobfile::read(JOB, "alice", "", Accounts::Yarn).unwrap();
         let tags = submission(&config, "application_1_0002", &spec, JOB, "abc")["application-tags"]["tag"].clone();
         let tag = tags[0].as_str().unwrap();

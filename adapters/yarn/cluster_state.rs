@@ -1,4 +1,4 @@
-//! What the ResourceManager's REST API tells, in the plug-ins' words.
+//! The data of the ResourceManager's REST API, converted to the plug-ins' messages.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,23 +7,24 @@ use trainmaster_core::Role;
 
 use super::wire::{self, ApplicationState, ContainerState, NodeState};
 
-/// A tag that begins so goes on with the SHA-256 of the application's secret. YARN turns tags into lower case.
+/// Prefix of the tag with the SHA-256 of the application's secret. YARN converts tags to lower case.
 pub(crate) const SECRET_TAG: &str = "trainmaster-secret-";
-/// What ApplicationMasters ask for a container with.
+/// Priorities of the ApplicationMaster's requests for containers.
 const SERVERS: i64 = 10;
 const WORKERS: i64 = 20;
-/// YARN gives it to ApplicationMasters' own.
+/// YARN's priority of the ApplicationMaster's own container.
 const MASTERS: i64 = 0;
 
-/// Everything that there is, but for which slots the containers are: the REST API doesn't tell that.
+/// The state of the cluster, without the slots of containers: the REST API doesn't report those.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ClusterState {
     pub(crate) cluster: wire::Cluster,
-    /// By containers' ids.
+    /// By container id.
     pub(crate) roles: BTreeMap<String, Role>,
 }
 
-/// What may be null, but has to be there: an answer without it is another's, not one that there is nothing.
+/// Deserialises a field that can be null but must be present. An answer without it isn't the ResourceManager's, so it
+/// doesn't count as an empty one.
 fn told<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     Option::deserialize(from)
 }
@@ -40,19 +41,19 @@ pub(crate) struct Info {
 pub(crate) struct ClusterInfo {
     pub(crate) started_on: i64,
     pub(crate) state: String,
-    /// Absent before Hadoop had it.
+    /// Absent in old versions of Hadoop.
     #[serde(default)]
     pub(crate) ha_state: Option<String>,
 }
 
 impl ClusterInfo {
-    /// It schedules, and isn't one that waits for another to fail.
+    /// Whether it schedules, and isn't a standby.
     pub(crate) fn is_active(&self) -> bool {
         self.state == "STARTED" && self.ha_state.as_deref().is_none_or(|state| state == "ACTIVE")
     }
 }
 
-/// `/ws/v1/cluster/nodes`. With none of them the inner list isn't there, or null.
+/// `/ws/v1/cluster/nodes`. If there are no nodes, the inner list is absent or null.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Nodes {
     #[serde(deserialize_with = "told")]
@@ -120,11 +121,11 @@ struct Attribute {
 }
 
 impl Nodes {
-    /// In the plug-ins' words. `with_ports`: requests name nodes by host and port; where nobody says, it is so if nodes
-    /// share a host.
+    /// Converts the nodes to the plug-ins' messages. `with_ports`: requests name nodes by host and port. `None`:
+    /// assumed if nodes share a host.
     pub(crate) fn into_wire(self, with_ports: Option<bool>) -> Vec<wire::Node> {
         let mut rows = self.nodes.unwrap_or_default().node.unwrap_or_default();
-        // It is on its way: neither there nor gone.
+        // A new node isn't available yet, but isn't gone either.
         rows.retain(|row| row.state != "NEW");
         let mut hosts: HashMap<&str, u32> = HashMap::new();
         for row in &rows {
@@ -164,7 +165,7 @@ impl Resource {
     }
 }
 
-/// `/ws/v1/cluster/apps`. With none of them the inner list isn't there, or null.
+/// `/ws/v1/cluster/apps`. If there are no applications, the inner list is absent or null.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Apps {
     #[serde(deserialize_with = "told")]
@@ -213,13 +214,13 @@ pub(crate) struct AppRow {
     application_tags: Option<String>,
     #[serde(default)]
     master_node_id: Option<String>,
-    /// Names the ApplicationMaster's container; another attempt has another.
+    /// Contains the id of the ApplicationMaster's container, which differs between attempts.
     #[serde(default)]
     pub(crate) am_container_logs: Option<String>,
 }
 
 impl AppRow {
-    /// It is one of ours, whatever it was asked for.
+    /// Whether it is a Trainmaster job.
     pub(crate) fn is_job(&self) -> bool {
         self.application_type.eq_ignore_ascii_case("TRAINMASTER")
     }
@@ -228,12 +229,12 @@ impl AppRow {
         !matches!(self.state.as_str(), "FINISHED" | "FAILED" | "KILLED")
     }
 
-    /// Its ApplicationMaster has come.
+    /// Whether its ApplicationMaster has registered.
     pub(crate) fn is_running(&self) -> bool {
         self.state == "RUNNING"
     }
 
-    /// In the plug-ins' words, without containers.
+    /// Converts it to the plug-ins' message, without containers.
     pub(crate) fn into_wire(self) -> wire::Application {
         let state = match (self.state.as_str(), self.final_status.as_str()) {
             ("RUNNING", _) => ApplicationState::Running,
@@ -274,24 +275,24 @@ struct AttemptList {
     app_attempt: Option<Vec<Attempt>>,
 }
 
-/// A try to run an ApplicationMaster.
+/// An attempt to run an ApplicationMaster.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Attempt {
-    /// From 1.
+    /// Counted from 1.
     pub(crate) id: u32,
     pub(crate) app_attempt_id: String,
 }
 
 impl Attempts {
-    /// The one that counts.
+    /// The newest attempt, which is the valid one.
     pub(crate) fn newest(self) -> Option<Attempt> {
         let attempts = self.app_attempts.unwrap_or_default().app_attempt.unwrap_or_default();
         attempts.into_iter().max_by_key(|attempt| attempt.id)
     }
 }
 
-/// `/ws/v1/cluster/apps/{id}/appattempts/{attempt}/containers`: those that are there.
+/// `/ws/v1/cluster/apps/{id}/appattempts/{attempt}/containers`: the existing containers.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Containers {
     container: Vec<ContainerRow>,
@@ -322,8 +323,8 @@ struct Entry {
 }
 
 impl Containers {
-    /// In the plug-ins' words, without the ApplicationMaster's, each with its role; none where another
-    /// ApplicationMaster than ours asked for it. Which slots they are isn't told.
+    /// Converts the containers except the ApplicationMaster's, each with its role. The role is `None` if an
+    /// ApplicationMaster other than Trainmaster's requested it. The slots aren't known.
     pub(crate) fn into_wire(self) -> Vec<(wire::Container, Option<Role>)> {
         let rows =
             self.container.into_iter().filter(|row| row.priority != MASTERS && row.container_state != "COMPLETE");
@@ -338,7 +339,7 @@ impl Containers {
                 allocation_request: 0,
                 node: row.assigned_node_id,
                 resource: row.allocated_resources.entry.into_iter().map(|entry| (entry.key, entry.value)).collect(),
-                // Those whose program hasn't started yet are told of as running, too.
+                // Containers whose program hasn't started yet are also reported as running.
                 state: ContainerState::Running.into(),
             };
             (container, role)
@@ -347,7 +348,7 @@ impl Containers {
     }
 }
 
-/// The queues that jobs can be in, of `/ws/v1/cluster/scheduler`, each as its whole path.
+/// The leaf queues of `/ws/v1/cluster/scheduler`, each as its full path.
 pub(crate) fn queues(told: &serde_json::Value) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = vec![(String::new(), &told["scheduler"]["schedulerInfo"])];
@@ -367,7 +368,7 @@ pub(crate) fn queues(told: &serde_json::Value) -> Vec<String> {
     found
 }
 
-/// Whether a queue's path is what a job calls its queue: the whole path, with or without its root, or the last name.
+/// Whether a queue's path matches a job's queue: the full path, with or without its root, or the last name.
 pub(crate) fn is_queue(path: &str, called: &str) -> bool {
     path == called || path.strip_prefix("root.") == Some(called) || path.rsplit('.').next() == Some(called)
 }
@@ -398,7 +399,7 @@ mod tests {
         assert_eq!((node.capacity["memory-mb"], node.capacity["yarn.io/gpu"]), (2048, 4));
         assert_eq!((node.allocated["memory-mb"], node.allocated["yarn.io/gpu"]), (256, 1));
         assert_eq!((node.partition.as_str(), node.attributes["rm.yarn.io/rack"].as_str()), ("fast", "r1"));
-        // On one host requests have to name the port, too.
+        // If nodes share a host, requests have to name the port too.
         let second = NODE.replace("h:1", "h:2").replace("RUNNING", "LOST");
         let both = || read::<Nodes>(&format!(r#"{{"nodes": {{"node": [{NODE}, {second}]}}}}"#));
         let names = |nodes: Vec<wire::Node>| nodes.into_iter().map(|node| node.name).collect::<Vec<_>>();

@@ -1,4 +1,5 @@
-//! The configuration file: where the plug-ins and ApplicationMasters reach this adapter, and what goes for the cluster.
+//! The configuration file: this adapter's address for plug-ins and ApplicationMasters, and the settings for the
+//! cluster.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +18,7 @@ const LISTEN: &str = "127.0.0.1:7071";
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// Where this adapter listens, and what goes for its cluster.
+/// This adapter's address, and the settings for its cluster.
 ///
 /// # Examples
 /// ```
@@ -30,51 +31,51 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 pub struct Config {
     /// The manager's name.
     pub name: String,
-    /// How the ResourceManager is spoken to.
+    /// The interface to the ResourceManager.
     pub api: Api,
-    /// How often it is asked, where it is asked.
+    /// Interval between polls with [`Api::Rest`].
     pub poll: Duration,
-    /// Where plug-ins and ApplicationMasters reach this adapter.
+    /// This adapter's address for plug-ins and ApplicationMasters.
     pub listen: SocketAddr,
-    /// Certificate and key; none on loopback alone.
+    /// Certificate and key. `None` is allowed on loopback only.
     pub tls: Option<Tls>,
-    /// The file with the token that the plug-ins show; by default one in the adapter's folder, made at its first start.
+    /// The file with the plug-ins' token. By default, a file in the adapter's folder, created at its first start.
     pub token_file: Option<PathBuf>,
-    /// Whose a job is.
+    /// The source of a job's tenant and queue.
     pub accounts: Accounts,
     /// The ResourceManager's REST API, as `host:port`.
     pub resourcemanager: Option<String>,
-    /// How long a plan stands without a newer answer.
+    /// Time until a plan expires without a newer answer.
     pub ttl: Duration,
-    /// How long a slot may be without a container.
+    /// Maximum time of a slot without a container.
     pub placement_timeout: Duration,
-    /// How long an ApplicationMaster may take to come, or to end.
+    /// Maximum time for an ApplicationMaster to start, or to end.
     pub master_timeout: Duration,
-    /// How `trainmaster yarn submit` starts ApplicationMasters.
+    /// The ApplicationMasters of `trainmaster yarn submit`.
     pub master: Master,
-    /// What each node has beside what YARN counts: `bandwidth` in Mbit/s, `disk` in MiB.
+    /// Each node's resources that YARN doesn't count: `bandwidth` in Mbit/s, `disk` in MiB.
     pub uncounted: BTreeMap<String, i64>,
 }
 
-/// How the ResourceManager is spoken to.
+/// The interface to the ResourceManager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Api {
-    /// Plug-ins in it tell what there is and enforce plans.
+    /// Its plug-ins report the state and enforce plans.
     #[default]
     PlugIns,
-    /// Nothing is in it: it is asked over its REST API, and nobody enforces where containers are.
+    /// Its REST API, without plug-ins. The placement of containers isn't enforced.
     Rest,
 }
 
-/// Where a job's tenant and queue come from.
+/// The source of a job's tenant and queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accounts {
-    /// YARN's user and queue: a job file that names others is refused.
+    /// YARN's user and queue. A job file with others is refused.
     #[default]
     Yarn,
-    /// The job file, where it names them: whoever may submit to YARN may use any tenant's quota.
+    /// The job file, if it names them. Anyone who can submit to YARN can use any tenant's quota.
     Job,
 }
 
@@ -82,24 +83,25 @@ pub enum Accounts {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// The chain.
+    /// The certificate chain.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
 }
 
-/// How `trainmaster yarn submit` starts ApplicationMasters.
+/// The ApplicationMasters of `trainmaster yarn submit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
     /// Java's program on the nodes.
     pub java: String,
-    /// Where it finds the ApplicationMaster and Hadoop's client there; empty where nothing was said.
+    /// The class path on the nodes with the ApplicationMaster and Hadoop's client; empty if not set.
     pub classpath: String,
-    /// MiB of its container.
+    /// Memory of its container in MiB.
     pub memory: i64,
     /// Cores of its container.
     pub vcores: u32,
-    /// Where nodes have the certificate authority of the daemon's feed, for programs; none where it speaks plain text.
+    /// The nodes' path of the certificate authority of the daemon's feed, for programs. `None` if the feed uses plain
+    /// text.
     pub feed_ca: Option<String>,
 }
 
@@ -144,10 +146,10 @@ impl Config {
         Self::parse(&file::read(path)?, &path.display().to_string())
     }
 
-    /// Reads the text of a configuration file; `origin` is the name that errors give it.
+    /// Parses the text of a configuration file. `origin` is its name in errors.
     ///
     /// # Errors
-    /// Names the file, the key, the value and what is allowed.
+    /// Each error names the file, the key, the value and the allowed values.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         file::parse(text, origin, Self::read)
     }
@@ -224,7 +226,7 @@ impl Master {
     }
 }
 
-/// Its `host:port`.
+/// The `host:port` of a URL.
 fn rest_address(url: &str) -> Option<String> {
     let address = url.strip_prefix("http://")?;
     let address = address.strip_suffix('/').unwrap_or(address);

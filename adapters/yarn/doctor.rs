@@ -1,4 +1,4 @@
-//! Whether a YARN cluster will do.
+//! Checks whether a YARN cluster can be used.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -17,7 +17,7 @@ use super::{
 };
 use trainmaster_manager::{Check, Health, Launch};
 
-/// What the ResourceManager's settings have to be: each with the class that has to be in it.
+/// The required settings of the ResourceManager: each with the class that it has to contain.
 const PLUG_INS: [(&str, &str); 3] = [
     ("yarn.resourcemanager.scheduler.monitor.policies", "io.trainmaster.yarn.SidecarBridge"),
     ("yarn.scheduler.app-placement-allocator.class", "io.trainmaster.yarn.PlanAllocator"),
@@ -26,9 +26,9 @@ const PLUG_INS: [(&str, &str); 3] = [
 const MONITOR: &str = "yarn.resourcemanager.scheduler.monitor.enable";
 const SCHEDULER: &str = "yarn.resourcemanager.scheduler.class";
 const PRIORITIES: &str = "yarn.cluster.max-application-priority";
-/// Where plug-ins and ApplicationMasters look for this adapter, …
+/// Settings of plug-ins and ApplicationMasters: this adapter's address, …
 const ADDRESS: &str = "trainmaster.yarn.address";
-/// … whom they believe, and what they show.
+/// … its certificate authority, and the file with the token.
 const CA: &str = "trainmaster.yarn.ca";
 const TOKEN: &str = "trainmaster.yarn.token-file";
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7071";
@@ -37,8 +37,8 @@ const RULES: &str = "yarn.acl.enable";
 const ADMINS: &str = "yarn.admin.acl";
 const LARGEST: [&str; 2] = ["yarn.scheduler.maximum-allocation-mb", "yarn.scheduler.maximum-allocation-vcores"];
 
-/// Looks at this adapter's address, certificate and token, and, where it is configured, at the ResourceManager: its
-/// version, its scheduler and whether the plug-ins are in its settings. Changes nothing.
+/// Checks this adapter's address, certificate and token. If the ResourceManager is configured, also checks its version,
+/// its scheduler, and whether its settings include the plug-ins. Changes nothing.
 pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
     let mut checks = vec![listen(config, &launch.state_dir), feed(launch)];
     let Some(address) = &config.resourcemanager else {
@@ -46,7 +46,7 @@ pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
         checks.push(Check::new("resourcemanager", Health::Doubtful, detail.into()));
         return checks;
     };
-    // Hosts may be inside a runtime of their own.
+    // The call runs in its own thread, because hosts may be inside another runtime.
     let looked = thread::scope(|scope| scope.spawn(|| look(address)).join());
     match looked.expect("looking doesn't panic") {
         Ok(found) => {
@@ -69,7 +69,7 @@ fn look(address: &str) -> Result<Found, String> {
 fn listen(config: &Config, state_dir: &Path) -> Check {
     let address = config.listen;
     let found = |verdict, detail: String| Check::new("listen", verdict, detail);
-    // One that isn't configured is made with the first start.
+    // A token file that isn't configured is created at the first start.
     let is_there = config.token_file.is_some() || server::token_file(config, state_dir).exists();
     let token = if is_there { server::token(config, state_dir).map(drop) } else { Ok(()) };
     if let Err(error) = token.and_then(|()| config.tls.as_ref().map(server::tls).transpose()) {
@@ -89,7 +89,7 @@ fn listen(config: &Config, state_dir: &Path) -> Check {
             found(Health::Doubtful, detail)
         }
         Ok(_) => found(Health::Good, format!("{address}, with TLS")),
-        // Perhaps by the daemon that is asked about.
+        // Perhaps by the running daemon.
         Err(_) if TcpStream::connect(address).is_ok() => found(Health::Good, format!("{address} is being served")),
         Err(error) => found(Health::Bad, format!("{address}: {error}; choose another address (listen)")),
     }
@@ -106,7 +106,7 @@ fn feed(launch: &Launch) -> Check {
     Check::new("feed", Health::Good, format!("programs report to {feed}"))
 }
 
-/// `own`: the token that this adapter takes, if it can be read.
+/// `own` is the token that this adapter accepts, if it can be read.
 fn judge(address: &str, config: &Config, own: Option<&str>, found: &Found) -> Vec<Check> {
     let mut checks = vec![match found.state.as_str() {
         "STARTED" => {
@@ -140,7 +140,7 @@ fn judge(address: &str, config: &Config, own: Option<&str>, found: &Found) -> Ve
     checks
 }
 
-/// The scheduler, its plug-ins, and whether they reach this adapter.
+/// Checks the scheduler, its plug-ins, and whether they reach this adapter.
 fn with_plug_ins<'a>(config: &Config, own: Option<&str>, setting: &impl Fn(&'a str) -> &'a str) -> Vec<Check> {
     let scheduler = setting(SCHEDULER);
     let mut checks = vec![if scheduler.ends_with(".CapacityScheduler") {
@@ -168,7 +168,7 @@ fn with_plug_ins<'a>(config: &Config, own: Option<&str>, setting: &impl Fn(&'a s
     checks
 }
 
-/// What the REST API alone needs.
+/// Checks the requirements of the REST API without plug-ins.
 fn without_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) -> Vec<Check> {
     let there: Vec<_> = PLUG_INS.into_iter().filter(|(name, class)| has_class(setting(name), class)).collect();
     let plug_ins = if there.is_empty() {
@@ -186,7 +186,7 @@ fn without_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) 
     let (port, told) = (config.listen.port(), setting(ADDRESS));
     let told = if told.is_empty() { DEFAULT_ADDRESS } else { told };
     let is_here = told.rsplit(':').next() == Some(port.to_string().as_str());
-    // Only the nodes' own settings count, which nobody tells.
+    // Only the nodes' own settings count, and they can't be queried.
     let masters = if is_here {
         Check::new("masters", Health::Good, format!("ApplicationMasters look for this adapter at {told}"))
     } else {
@@ -200,7 +200,7 @@ fn without_plug_ins<'a>(config: &Config, setting: &impl Fn(&'a str) -> &'a str) 
     vec![plug_ins, masters, rights(setting)]
 }
 
-/// Whether this adapter may kill, move, and set priorities.
+/// Checks whether this adapter can kill and move applications, and set priorities.
 fn rights<'a>(setting: &impl Fn(&'a str) -> &'a str) -> Check {
     let user = match client::user() {
         Ok(user) => user,
@@ -226,12 +226,12 @@ fn rights<'a>(setting: &impl Fn(&'a str) -> &'a str) -> Check {
     Check::new("rights", Health::Doubtful, detail)
 }
 
-/// Whether a list of classes has this one.
+/// Whether a list of classes contains this one.
 fn has_class(list: &str, class: &str) -> bool {
     list.split(',').any(|named| named.trim() == class)
 }
 
-/// Whether the plug-ins, as the ResourceManager's settings have them, find this adapter and are let in.
+/// Checks whether the plug-ins, with the ResourceManager's settings, reach this adapter and are admitted.
 fn reach(config: &Config, address: &str, has_ca: bool, own: Option<&str>, token_file: &str) -> Check {
     let bad = |detail: String| Check::new("reach", Health::Bad, detail);
     let port = config.listen.port();
@@ -252,7 +252,7 @@ fn reach(config: &Config, address: &str, has_ca: bool, own: Option<&str>, token_
              ResourceManager's user alone can read"
         ));
     }
-    // The ResourceManager may be on another machine, or its file another user's.
+    // The ResourceManager may be on another machine, or another user may own its file.
     match (secret::read(Path::new(token_file)), own) {
         (Ok(shown), Some(own)) if shown == own => Check::new("reach", Health::Good, told.to_owned()),
         (Ok(_), Some(_)) => bad(format!("{TOKEN} = {token_file:?} holds another token than token_file here: copy it")),
@@ -308,7 +308,7 @@ mod tests {
             let (seen, text) = set(name, value);
             assert!(seen == verdict && text.contains(name), "{text}");
         }
-        // Both files are here: what is in them counts.
+        // Both files are on this machine, so their contents are compared.
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         for (token, verdict) in [("the-adapters-own-token", Health::Good), ("the-token-before-that", Health::Bad)] {
@@ -316,7 +316,7 @@ mod tests {
             let of_it = found(|settings| settings.last_mut().unwrap().1 = file.display().to_string());
             assert_eq!(worst(&of_it).0, verdict, "{token}");
         }
-        // Without plug-ins it is the other way round.
+        // Without plug-ins, the expectations are reversed.
         let rest = |change: fn(&mut Vec<(String, String)>)| {
             let config = Config::parse("api = \"rest\"\nresourcemanager = \"http://rm:8088\"", "test").unwrap();
             let checks = judge("rm:8088", &config, None, &found(change));

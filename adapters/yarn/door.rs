@@ -1,5 +1,4 @@
-//! Who may call what of this adapter's server: the plug-ins with their token, ApplicationMasters with their
-//! application's secret.
+//! Access to this adapter's server. The plug-ins use their token, and ApplicationMasters their application's secret.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,21 +8,22 @@ use trainmaster_net::{Caller, Doorkeeper, Kind, Share, TokenFile, bearer};
 
 use super::{secret::SecretHash, shared::Shared};
 
-/// The header in which an ApplicationMaster says whose it is.
+/// The header with the application of an ApplicationMaster.
 pub(super) const APPLICATION: &str = "trainmaster-application";
 const BRIDGE: &str = "/trainmaster.yarn.v1.Bridge/";
 const MASTER: &str = "/trainmaster.yarn.v1.Master/";
-/// Of one application: an ApplicationMaster follows once, and its successor may come before it has gone.
+/// Maximum number of streams and connections of one application. An ApplicationMaster follows once, and its successor
+/// may connect before it is gone.
 const FOLLOWED: usize = 4;
 
-/// Whom a call is from, in a request's extensions: an application by its secret.
+/// A call's application, proven by its secret. Stored in the request's extensions.
 #[derive(Clone)]
 pub(super) struct Application(pub(super) String);
 
-/// Asks for the token, or the secret.
+/// Checks the token or the secret.
 pub(super) struct Door {
     pub(super) shared: Arc<Shared>,
-    /// What the plug-ins show; none where there are none.
+    /// The plug-ins' token. `None` without plug-ins.
     pub(super) token: Option<Mutex<TokenFile>>,
 }
 
@@ -35,7 +35,7 @@ impl Door {
         Ok(SecretHash::of(file.token()).matches(given))
     }
 
-    /// Who is unknown and who is wrong hear the same.
+    /// An unknown application and a wrong secret give the same answer.
     fn application(&self, headers: &HeaderMap) -> Result<Option<String>, Status> {
         let named = headers.get(APPLICATION).and_then(|value| value.to_str().ok());
         let (Some(named), Some(given)) = (named, bearer(headers)?) else { return Ok(None) };

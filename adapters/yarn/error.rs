@@ -1,18 +1,19 @@
-//! Why the adapter doesn't run.
+//! Errors that keep the adapter from running.
 
 use std::{io, net::SocketAddr};
 
 use thiserror::Error;
 
-/// The adapter can't run. What goes wrong with YARN or with the daemon is reported and survived instead.
+/// An error that keeps the adapter from running. Errors of YARN or of the daemon are reported instead, and the adapter
+/// continues.
 #[derive(Debug, Error)]
 pub enum YarnError {
-    /// Nobody can reach this adapter.
+    /// This adapter can't listen.
     #[error("listen = {address}: {error}")]
     Listen {
-        /// Where it was to listen.
+        /// The configured address.
         address: SocketAddr,
-        /// Why it can't.
+        /// The cause.
         error: io::Error,
     },
     /// A certificate, a key or a token can't be used.

@@ -1,4 +1,4 @@
-//! The job file that an application carries.
+//! The job file of an application.
 
 use std::borrow::Cow;
 
@@ -7,18 +7,18 @@ use trainmaster_core::{JobSpec, text};
 
 use super::{amounts, config::Accounts, tony};
 
-/// Bytes of a name.
+/// Maximum length of a name in bytes.
 const LONGEST: usize = 128;
-/// Bytes of a job file, which may say in TonY's words what is shorter in ours.
+/// Maximum length of a job file in bytes. It is large because TonY's keys are longer than Trainmaster's.
 const LONGEST_FILE: usize = 64 << 10;
 
-/// What the shell scripts that YARN starts containers with would take for their own: they quote the values of an
-/// environment with nothing but `"`.
+/// Characters that the shell scripts of YARN's containers would interpret. The scripts quote the values of an
+/// environment only by `"`.
 const SHELL: [char; 7] = ['"', '\\', '$', '`', '\n', '\r', PERCENT];
 const PERCENT: char = '%';
 
-/// A job file as it survives an ApplicationMaster's environment: percent-encoded. It then begins with `%`, as no job
-/// file does.
+/// Percent-encodes a job file for an ApplicationMaster's environment. The result begins with `%`, which a job file
+/// can't.
 pub(crate) fn encode(text: &str) -> String {
     let mut encoded = String::new();
     for (at, c) in text.chars().enumerate() {
@@ -33,7 +33,7 @@ pub(crate) fn encode(text: &str) -> String {
     encoded
 }
 
-/// The job file itself, which may have been sent as it is.
+/// Decodes a job file. It may also have been sent without encoding.
 fn decode(text: &str) -> Option<Cow<'_, str>> {
     if !text.starts_with(PERCENT) {
         return Some(text.into());
@@ -51,10 +51,10 @@ fn decode(text: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
-/// Reads a job file. Its tenant is YARN's user and its queue YARN's, where it names none, or none that it may.
+/// Reads a job file. Its tenant is YARN's user and its queue YARN's, if it names none or isn't allowed to choose.
 ///
 /// # Errors
-/// The key, its value and what is allowed.
+/// The error names the key, its value and the allowed values.
 pub fn read(text: &str, user: &str, queue: &str, accounts: Accounts) -> Result<JobSpec, String> {
     if text.trim().is_empty() {
         return Err("the application carries no job file: TRAINMASTER_JOB is empty".into());
@@ -64,7 +64,7 @@ pub fn read(text: &str, user: &str, queue: &str, accounts: Accounts) -> Result<J
     }
     let text = &*decode(text).ok_or("job file: it begins with %, but is not percent-encoded UTF-8")?;
     let wrong = |problem: String| format!("job file: {}", problem.trim_end());
-    // As it is where it can be: errors tell lines then.
+    // The original text is parsed if possible, so that errors have line numbers.
     let (read, table) = match text::read_toml::<Table>(text, LONGEST_FILE) {
         Ok(table) if table.contains_key("tony") => {
             let table = tony::translate(table).map_err(wrong)?;
@@ -78,7 +78,7 @@ pub fn read(text: &str, user: &str, queue: &str, accounts: Accounts) -> Result<J
             continue;
         }
         let yarns = name(yarns);
-        // A queue may be named without those that it is in.
+        // A queue can be named without its parents.
         let is_yarns = |named: &str| named == yarns || yarns.ends_with(&format!(".{named}"));
         if !table.contains_key(key) || accounts == Accounts::Yarn && is_yarns(own) {
             *own = yarns;
@@ -96,14 +96,14 @@ pub fn read(text: &str, user: &str, queue: &str, accounts: Accounts) -> Result<J
     Ok(spec)
 }
 
-/// Users and queues may have characters that names here may not.
+/// Converts a user's or queue's name. YARN allows characters that the core doesn't.
 pub(super) fn name(text: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let text: String = text.chars().take(LONGEST).map(|c| if allowed(c) { c } else { '-' }).collect();
     if text.starts_with('.') { text.replacen('.', "-", 1) } else { text }
 }
 
-/// The name with the application's number, for when it is taken.
+/// The name with the application's number, for a name that is taken.
 pub(crate) fn numbered(name: &str, application: &str) -> String {
     let number = application.rsplit('_').next().unwrap_or_default();
     let number = number.trim_start_matches('0');

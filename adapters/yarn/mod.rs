@@ -1,11 +1,11 @@
-//! A YARN cluster as a manager: plug-ins in its ResourceManager tell what there is and enforce plans, and jobs'
+//! A YARN cluster as a manager. Plug-ins in its ResourceManager report the state and enforce plans, and jobs'
 //! ApplicationMasters follow them.
 //!
 //! [`run`] attaches to a daemon over `manager.proto` and serves the plug-ins and the ApplicationMasters (`server`, over
-//! `bridge.proto` and `master.proto`). Both sides meet in a state machine without I/O (`translator`), which says what
-//! the daemon is told and asked, what the plug-ins enforce, and what each ApplicationMaster is to do. Where nothing may
-//! be put into the ResourceManager, its REST API is asked instead (`poller`), and has it do what it can (`actions`).
-//! See the folder's README for what a plan does, and for every setting.
+//! `bridge.proto` and `master.proto`). Both sides meet in a state machine without I/O (`translator`). It determines the
+//! messages to the daemon, the plug-ins' plan, and each ApplicationMaster's orders. If plug-ins can't be installed in
+//! the ResourceManager, its REST API is polled instead (`poller`), and executes what it can (`actions`). The folder's
+//! README describes the effects of a plan, and every setting.
 
 mod actions;
 mod agent;

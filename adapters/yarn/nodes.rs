@@ -1,4 +1,4 @@
-//! Nodes as servers: which name each has, and what it has.
+//! Nodes as servers: their names and capacities.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -9,26 +9,27 @@ use trainmaster_proto::v1;
 
 use super::{amounts, config::Config, wire};
 
-/// After so long what a node that came back doesn't tell of isn't there.
+/// Time after a node returned until containers that it doesn't report count as gone.
 const SETTLED: Duration = Duration::from_secs(5);
-/// YARN's own `yarn.nm.liveness-monitor.expiry-interval-ms`.
+/// The default of YARN's `yarn.nm.liveness-monitor.expiry-interval-ms`.
 const EXPIRY: Duration = Duration::from_secs(600);
 
-/// The nodes that there are, by the names of their servers.
+/// The existing nodes, by the names of their servers.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
     by_server: BTreeMap<String, wire::Node>,
-    /// Servers by the nodes' ids.
+    /// Servers by node id.
     servers: HashMap<String, String>,
-    /// When the ResourceManager started that told of them.
+    /// The start time of the ResourceManager that reported them.
     started_ms: i64,
-    /// Nodes of an earlier start, which come back or are lost: until when what was known of them counts.
+    /// Nodes from before a restart of the ResourceManager that may return. The value is the time until which their last
+    /// state counts.
     awaited: BTreeMap<String, Duration>,
 }
 
 impl Nodes {
-    /// Takes over a snapshot's nodes. A ResourceManager that has restarted knows none of its nodes until they come
-    /// back: until they would have expired they stay as they were.
+    /// Takes a snapshot's nodes. A restarted ResourceManager doesn't know its nodes until they return. Until they would
+    /// have expired, their last state counts.
     pub(crate) fn see(&mut self, now: Duration, cluster: &mut wire::Cluster, complain: impl FnMut(String)) {
         if self.started_ms != 0 && cluster.started_ms != self.started_ms {
             let told = u64::try_from(cluster.node_expiry_ms).ok().filter(|expiry| *expiry > 0);
@@ -52,13 +53,13 @@ impl Nodes {
         self.update(rows, complain);
     }
 
-    /// It hasn't come back yet, or only just: the containers that it had count, too.
+    /// Whether a node hasn't returned yet, or only just. Then its previous containers count too.
     pub(crate) fn is_awaited(&self, node: &str) -> bool {
         self.awaited.contains_key(node)
     }
 
-    /// Takes over what the ResourceManager tells. A server is called what requests call its node; where another node is
-    /// called so too, as its id. It keeps the name as long as the node is there.
+    /// Takes the reported nodes. A server has the name by which requests name its node. If another node has the same
+    /// name, the server has the node's id as its name. It keeps its name while the node exists.
     fn update(&mut self, rows: Vec<wire::Node>, mut complain: impl FnMut(String)) {
         let mut rows: Vec<_> = rows.into_iter().filter(|row| row.state() != wire::NodeState::Gone).collect();
         rows.sort_by(|a, b| a.id.cmp(&b.id));
@@ -80,7 +81,7 @@ impl Nodes {
         });
         let earlier = std::mem::take(&mut self.servers);
         self.by_server.clear();
-        // Those that had names keep them, before others choose.
+        // Nodes that already have names keep them. The others choose afterwards.
         let (known, new): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| earlier.contains_key(&row.id));
         for row in known.into_iter().chain(new) {
             let names = [earlier.get(&row.id), Some(&row.name), Some(&row.id)];
@@ -94,12 +95,12 @@ impl Nodes {
         }
     }
 
-    /// The server that a node is.
+    /// The server of a node.
     pub(crate) fn server(&self, node: &str) -> Option<&str> {
         self.servers.get(node).map(String::as_str)
     }
 
-    /// The node that a server is.
+    /// The node of a server.
     pub(crate) fn node(&self, server: &str) -> Option<&wire::Node> {
         self.by_server.get(server)
     }
@@ -109,7 +110,7 @@ impl Nodes {
     }
 }
 
-/// A node, as the daemon is told of it. YARN picks devices itself, so that GPUs are only counted.
+/// A node as reported to the daemon. YARN chooses devices itself, so GPUs are only counted.
 pub(crate) fn server(
     name: &str,
     node: &wire::Node,
@@ -153,10 +154,10 @@ mod tests {
         nodes.update(vec![node("b:1", "b"), node("a:2", "a"), node("a:1", "a")], silent);
         assert_eq!(named(&nodes), [("a", "a:1"), ("a:2", "a:2"), ("b", "b:1")]);
         assert_eq!((nodes.server("a:2"), nodes.server("c:1")), (Some("a:2"), None));
-        // Another NodeManager on the host: who has a name keeps it, whatever comes first.
+        // Another NodeManager on the same host. A node that has a name keeps it, in any order.
         nodes.update(vec![node("a:0", "a"), node("a:1", "a")], silent);
         assert_eq!(named(&nodes), [("a", "a:1"), ("a:0", "a:0")]);
-        // It was started anew, on another port.
+        // It was restarted on another port.
         let gone = wire::Node { state: wire::NodeState::Gone.into(), ..node("a:1", "a") };
         nodes.update(vec![gone, node("a:9", "a")], silent);
         assert_eq!(named(&nodes), [("a", "a:9")]);
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(see(1, 2, &[]), of("abc", "abc"));
         assert_eq!(see(2, 2, &["a"]), of("abc", "abc"));
         assert_eq!(see(3, 2, &["a", "-b"]), of("ac", "ac"));
-        // What `a` had is told of by now; from now on who isn't told of isn't there.
+        // All containers of `a` are reported by now. From now on, unreported ones don't exist.
         assert_eq!(see(7, 2, &["a"]), of("ac", "c"));
         assert_eq!(see(8, 2, &[]), of("c", "c"));
         assert_eq!(see(61, 2, &["a"]), of("a", ""));

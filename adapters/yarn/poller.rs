@@ -1,4 +1,4 @@
-//! Asks a ResourceManager without plug-ins what there is, again and again, and has it do what its REST API can.
+//! Polls a ResourceManager without plug-ins for its state, and executes what its REST API supports.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -18,16 +18,16 @@ use super::{
 };
 
 const CLUSTER: &str = "/ws/v1/cluster";
-/// Active ones alone: those that ended are asked for where it matters. Without what makes the answer long.
+/// The query for active applications. Ended ones are queried only if necessary. Long parts of the answer are excluded.
 const ACTIVE: &str = "/ws/v1/cluster/apps?applicationTypes=TRAINMASTER&states=NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING\
                       &deSelects=resourceRequests,timeouts,resourceInfo";
 const ENDED: &str = "/ws/v1/cluster/apps?applicationTypes=TRAINMASTER&states=FINISHED,FAILED,KILLED\
                      &deSelects=resourceRequests,timeouts,resourceInfo";
-/// More that aren't active any more than this are asked for all at once.
+/// Above this number, applications that aren't active any more are queried together.
 const FEW: usize = 16;
 
-/// Runs until it is dropped. A ResourceManager that doesn't answer, or not as one, changes nothing: what it told last
-/// stands.
+/// Runs until it is dropped. If the ResourceManager doesn't answer, or the answer is invalid, its last state stays
+/// valid.
 pub(super) async fn run(shared: Arc<Shared>, config: Arc<Config>, user: Option<String>) {
     let address = config.resourcemanager.clone().unwrap_or_default();
     let mut poller = Poller::new(address.clone());
@@ -54,26 +54,26 @@ pub(super) async fn run(shared: Arc<Shared>, config: Arc<Config>, user: Option<S
     }
 }
 
-/// What has to be known from one poll to the next.
+/// The state that is kept between polls.
 struct Poller {
     client: Client,
-    /// Of the ResourceManager that was asked last.
+    /// The start time of the last polled ResourceManager.
     started_ms: i64,
     settings: Settings,
-    /// Each active application's attempt, with what differs from one to the next.
+    /// Each active application's attempt, with a value that differs between attempts.
     attempts: BTreeMap<String, (Option<String>, Attempt)>,
     containers: BTreeMap<String, Vec<(wire::Container, Option<Role>)>>,
-    /// Applications whose containers aren't told, which was said.
+    /// Applications whose containers aren't reported, after a warning.
     silent: BTreeSet<String>,
 }
 
-/// What a ResourceManager's settings say, where they can be seen.
+/// The used settings of a ResourceManager, as far as they can be read.
 #[derive(Default)]
 struct Settings {
     with_ports: Option<bool>,
     node_expiry_ms: i64,
     largest: HashMap<String, i64>,
-    /// They weren't told.
+    /// Whether they couldn't be read.
     is_unknown: bool,
 }
 
@@ -106,7 +106,7 @@ impl Poller {
         }
     }
 
-    /// Everything that there is; of applications that are no longer active those in `unended` alone.
+    /// Returns the whole state. Of the applications that are no longer active, it includes only those in `unended`.
     async fn poll(&mut self, unended: Vec<String>) -> Result<ClusterState, String> {
         let Info { cluster_info: info } = self.client.read(&format!("{CLUSTER}/info")).await.map_err(text)?;
         if !info.is_active() {
@@ -118,8 +118,8 @@ impl Poller {
         }
         let nodes: Nodes = self.client.read(&format!("{CLUSTER}/nodes")).await.map_err(text)?;
         let rows = self.applications(unended).await.map_err(text)?;
-        // Between two attempts, and until it comes back to a ResourceManager that restarted, an application isn't
-        // running, though its programs may.
+        // Between two attempts, and until its ApplicationMaster returns to a restarted ResourceManager, an application
+        // isn't in state RUNNING, though its programs may be running.
         let active: BTreeSet<_> = rows.iter().filter(|row| row.is_active()).map(|row| row.id.clone()).collect();
         self.silent.retain(|id| active.contains(id));
         self.attempts.retain(|id, _| active.contains(id));
@@ -144,7 +144,7 @@ impl Poller {
     async fn applications(&mut self, unended: Vec<String>) -> Result<Vec<AppRow>, RestError> {
         let mut rows = self.client.read::<Apps>(ACTIVE).await?.into_rows();
         let told: BTreeSet<_> = rows.iter().map(|row| row.id.clone()).collect();
-        // Somebody may have submitted a job with whatever id.
+        // A job can be submitted with any external id.
         let missed = unended.into_iter().filter(|id| !told.contains(id) && rest::is_application(id));
         let missed: BTreeSet<_> = missed.collect();
         if missed.len() > FEW {
@@ -154,7 +154,7 @@ impl Poller {
             for id in missed {
                 match self.client.read::<OneApp>(&format!("{CLUSTER}/apps/{id}")).await {
                     Ok(OneApp { app }) => rows.push(app),
-                    // It isn't known any more.
+                    // It is no longer known.
                     Err(error) if error.is_refused() => {}
                     Err(error) => return Err(error),
                 }
@@ -164,8 +164,8 @@ impl Poller {
         Ok(rows)
     }
 
-    /// A running application; its containers are kept. Where the ResourceManager refuses to tell those, as it does
-    /// while an attempt ends, the last ones stand.
+    /// Queries a running application and stores its containers. If the ResourceManager refuses to list them, as it does
+    /// while an attempt ends, the last ones stay valid.
     async fn running(&mut self, row: AppRow) -> Result<wire::Application, String> {
         let marker = row.am_container_logs.clone();
         let id = row.id.clone();
@@ -226,11 +226,11 @@ mod tests {
 
     const APP: &str = "application_1_0001";
 
-    /// What a pretended ResourceManager answers, by the beginnings of paths, and what it was asked.
+    /// A simulated ResourceManager: its answers by the beginnings of paths, and its requests.
     #[derive(Default)]
     struct Script {
         answers: Vec<(String, u16, String)>,
-        /// Each answer takes so long.
+        /// The delay of each answer.
         delay: Duration,
         asked: Vec<String>,
         connections: u32,
@@ -249,7 +249,7 @@ mod tests {
                 while let Ok((stream, _)) = listener.accept().await {
                     serving.look(|script| script.connections += 1);
                     let serving = serving.clone();
-                    // Until somebody hangs up.
+                    // Serves until the connection is closed.
                     tokio::spawn(async move { serving.serve(stream).await });
                 }
             });
@@ -266,7 +266,7 @@ mod tests {
             look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
         }
 
-        /// The newest of several counts.
+        /// Of several answers, the newest counts.
         fn set(&self, path: &str, status: u16, body: &str) {
             self.look(|script| script.answers.insert(0, (path.to_owned(), status, body.to_owned())));
         }
@@ -344,21 +344,21 @@ mod tests {
         assert_eq!(found(&state), [(APP, running, vec!["c2", "c3"])]);
         assert_eq!((state.cluster.applications[0].attempt, state.roles["c2"]), (1, Role::Worker));
 
-        // The attempt is known, and so are the settings.
+        // The attempt and the settings are known already.
         manager.look(|script| script.asked.clear());
         poller.poll(vec![]).await.unwrap();
         let asked = manager.look(|script| (script.asked.len(), script.connections));
         assert_eq!(asked, (4, 1), "info, nodes, applications, containers");
-        // Where containers aren't told the last ones stand.
+        // If containers can't be listed, the last ones stay valid.
         manager.set(&path, 404, r#"{"RemoteException":{"message":"no such attempt"}}"#);
         assert_eq!(found(&poller.poll(vec![]).await.unwrap())[0].2, ["c2", "c3"]);
-        // It has ended: it is asked for as long as that isn't known.
+        // It has ended. It is queried until its end is known.
         manager.set("/ws/v1/cluster/apps?", 200, r#"{"apps":{}}"#);
         manager.set(&format!("/ws/v1/cluster/apps/{APP}"), 200, &format!(r#"{{"app":{}}}"#, app(APP, "FINISHED")));
         let ended = poller.poll(vec![APP.into(), "application_1_0009".into()]).await.unwrap();
         assert_eq!(found(&ended), [(APP, wire::ApplicationState::Succeeded.into(), vec![])]);
         assert!(poller.poll(vec![]).await.unwrap().cluster.applications.is_empty());
-        // Many that have ended are one question.
+        // Many ended applications need one request.
         let apps = format!(r#"{{"apps":{{"app":[{}]}}}}"#, app(APP, "KILLED"));
         manager.set(ENDED, 200, &apps);
         manager.look(|script| script.asked.clear());
@@ -393,7 +393,7 @@ mod tests {
         }
         manager.set("/ws/v1/cluster/info", 200, &info(1, "STANDBY"));
         assert!(poller.poll(vec![]).await.unwrap_err().contains("STANDBY"));
-        // Another one took over, and its settings can't be seen.
+        // Another ResourceManager took over, and its settings can't be read.
         manager.set("/ws/v1/cluster/info", 200, &info(2, "ACTIVE"));
         manager.set("/conf", 403, "");
         let state = poller.poll(vec![]).await.unwrap();
@@ -414,7 +414,7 @@ mod tests {
         poller.client.patience = patience;
         manager.look(|script| script.delay = Duration::ZERO);
         poller.poll(vec![]).await.expect("it is back");
-        // It goes away for good.
+        // It stops permanently.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);

@@ -18,18 +18,18 @@ use tokio::{
 };
 
 const ANSWER: Duration = Duration::from_secs(10);
-/// Ten thousand nodes are some 40 MiB.
+/// Maximum size of an answer. Ten thousand nodes need about 40 MiB.
 const MOST_BYTES: usize = 128 << 20;
-/// Of a refusal's text.
+/// Maximum number of characters of a refusal's text.
 const MOST_SAID: usize = 300;
 
-/// What a ResourceManager says of itself.
+/// A ResourceManager's description of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Found {
     pub(crate) version: String,
-    /// Started, standby, …
+    /// The state: started, standby, …
     pub(crate) state: String,
-    /// Its settings, by name; empty where they can't be seen.
+    /// Its settings, by name; empty if they can't be read.
     pub(crate) settings: Vec<(String, String)>,
 }
 
@@ -40,10 +40,10 @@ impl Found {
     }
 }
 
-/// Asks a ResourceManager at `host:port` for its version and its settings.
+/// Queries a ResourceManager at `host:port` for its version and its settings.
 ///
 /// # Errors
-/// Nobody answers, or not as a ResourceManager.
+/// There is no answer, or it isn't a ResourceManager's.
 pub(crate) async fn look(address: &str) -> Result<Found, String> {
     let mut client = Client::new(address.to_owned());
     let Info { cluster_info } = client.read("/ws/v1/cluster/info").await.map_err(|error| error.to_string())?;
@@ -51,34 +51,34 @@ pub(crate) async fn look(address: &str) -> Result<Found, String> {
     Ok(Found { version: cluster_info.hadoop_version, state: cluster_info.state, settings })
 }
 
-/// Sends JSON to the ResourceManager at `host:port`; what it answers.
+/// Sends JSON to the ResourceManager at `host:port`. Returns the answer.
 ///
 /// # Errors
-/// Nobody answers, or it refuses, with its reason.
+/// There is no answer, or the ResourceManager refuses, with its reason.
 pub(crate) async fn call(address: &str, method: Method, path: &str, json: String) -> Result<Bytes, RestError> {
     Client::new(address.to_owned()).call(method, path, json).await
 }
 
-/// Whether it is an application's id, such as `application_1700000000000_0001`.
+/// Whether a text is an application's id, such as `application_1700000000000_0001`.
 pub(crate) fn is_application(id: &str) -> bool {
     let numbers = id.strip_prefix("application_").and_then(|rest| rest.split_once('_'));
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     numbers.is_some_and(|(started, number)| is_number(started) && is_number(number))
 }
 
-/// Why there is no answer to go by.
+/// Why there is no usable answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum RestError {
-    /// It is the ResourceManager's own, and says why not.
+    /// The ResourceManager refuses, with its reason.
     #[error("{reason}")]
     Refused { reason: String },
-    /// Nobody answers, or somebody who makes no sense.
+    /// There is no answer, or it is invalid.
     #[error("http://{at}: {problem}")]
     Away { at: String, problem: String },
 }
 
 impl RestError {
-    /// What can't be, though it could be asked for.
+    /// A refusal by this adapter itself.
     pub(crate) fn refused(reason: String) -> Self {
         Self::Refused { reason }
     }
@@ -88,11 +88,11 @@ impl RestError {
     }
 }
 
-/// A ResourceManager, asked one thing after the other over the same connection as long as that lasts.
+/// A client of a ResourceManager. Requests are sent one after another over one connection while it lasts.
 pub(crate) struct Client {
     /// As `host:port`.
     address: String,
-    /// How long an answer may take.
+    /// Maximum wait for an answer.
     pub(crate) patience: Duration,
     connection: Option<Connection>,
 }
@@ -105,30 +105,30 @@ impl Client {
         Self { address, patience: ANSWER, connection: None }
     }
 
-    /// What it tells of something.
+    /// Sends a GET request and parses the answer.
     ///
     /// # Errors
-    /// Nobody answers, it refuses, or the answer makes no sense.
+    /// There is no answer, the ResourceManager refuses, or the answer is invalid.
     pub(crate) async fn read<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, RestError> {
         let body = self.call(Method::GET, path, String::new()).await?;
         serde_json::from_slice(&body).map_err(|error| self.away(path, error.to_string()))
     }
 
-    /// Its settings, by name; none where access rules hide them.
+    /// Reads the settings, by name. Returns none if access rules hide them.
     pub(crate) async fn settings(&mut self) -> Vec<(String, String)> {
         let Configuration { properties } = self.read("/conf").await.unwrap_or_default();
         properties.into_iter().map(|property| (property.key, property.value.unwrap_or_default())).collect()
     }
 
-    /// Sends JSON; what it answers.
+    /// Sends JSON. Returns the answer.
     ///
     /// # Errors
-    /// Nobody answers, or it refuses, with its reason.
+    /// There is no answer, or the ResourceManager refuses, with its reason.
     pub(crate) async fn call(&mut self, method: Method, path: &str, json: String) -> Result<Bytes, RestError> {
         let connection = self.connection.take();
         let is_old = connection.is_some();
         let mut sent = self.send(connection, &method, path, &json).await;
-        // It may have been closed meanwhile. Nothing here does more when it is asked for twice.
+        // The connection may have been closed meanwhile. All requests can be repeated without further effects.
         if is_old && matches!(sent, Ok(Err(_))) {
             sent = self.send(None, &method, path, &json).await;
         }
@@ -137,13 +137,13 @@ impl Client {
         if status.is_success() {
             return Ok(body);
         }
-        // Where it is the ResourceManager's own answer, its reason is what matters.
+        // If the answer is the ResourceManager's own, its reason is returned.
         if let Ok(Refused { remote_exception: RemoteException { message, exception } }) = serde_json::from_slice(&body)
         {
             let reason = message.or(exception).unwrap_or_else(|| status.to_string());
             return Err(RestError::Refused { reason });
         }
-        // Who may not, or not now, is told so in plain text.
+        // A missing permission or an invalid state is reported in plain text.
         if method == Method::PUT && status.is_client_error() {
             let said: String = String::from_utf8_lossy(&body).trim().chars().take(MOST_SAID).collect();
             return Err(RestError::Refused { reason: format!("{status}: {said}") });

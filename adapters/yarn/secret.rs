@@ -1,18 +1,18 @@
-//! What proves who somebody is: applications' secrets and the plug-ins' token.
+//! Proofs of identity: applications' secrets and the plug-ins' token.
 
 use ring::digest::{SHA256, digest};
 
-/// What is known of a secret.
+/// The hash of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SecretHash([u8; 32]);
 
 impl SecretHash {
-    /// Of a secret that is known.
+    /// Computes the hash of a secret.
     pub(crate) fn of(secret: &str) -> Self {
         Self(digest(&SHA256, secret.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// As it is told, in hexadecimal digits; `None`: it is none.
+    /// Parses hexadecimal digits. Returns `None` if they aren't a hash.
     pub(crate) fn parse(hex: &str) -> Option<Self> {
         let hex = hex.as_bytes();
         let mut bytes = [0; 32];
@@ -26,12 +26,12 @@ impl SecretHash {
         Some(Self(bytes))
     }
 
-    /// As it is told.
+    /// The hash in hexadecimal digits.
     pub(crate) fn hex(self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Whether this is the secret. Takes the same time wherever the difference is.
+    /// Whether this is the secret. The duration doesn't depend on the position of a difference.
     pub(crate) fn matches(self, secret: &str) -> bool {
         let differences = self.0.iter().zip(Self::of(secret).0).fold(0, |seen, (known, given)| seen | (known ^ given));
         differences == 0
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_secret_matches_its_own_hash_only() {
-        // As `printf abc | sha256sum` has it.
+        // The output of `printf abc | sha256sum`.
         let hex = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let hash = SecretHash::parse(hex).unwrap();
         assert_eq!((hash, hash.hex().as_str()), (SecretHash::of("abc"), hex));

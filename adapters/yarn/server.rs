@@ -1,4 +1,4 @@
-//! What the plug-ins and ApplicationMasters call. Answers come from memory; only admission asks the daemon.
+//! The server for plug-ins and ApplicationMasters. Answers come from memory. Only admission calls the daemon.
 
 use std::{
     path::Path,
@@ -31,22 +31,22 @@ use super::{
     },
 };
 
-/// A client of YARN's waits for this answer, and others for it.
+/// Maximum wait for the daemon's answer to an admission. YARN's client waits for it, and other clients wait too.
 const ADMIT: Duration = Duration::from_millis(150);
-/// A snapshot of a large cluster is far larger than gRPC's default of 4 MiB allows.
+/// Maximum size of a message. A large cluster's snapshot exceeds gRPC's default of 4 MiB.
 const LARGE: usize = 256 << 20;
-/// What an ApplicationMaster sends is empty.
+/// Maximum size of an ApplicationMaster's message, which is empty.
 const SMALL: usize = 1 << 10;
-/// ApplicationMasters that listen at a time, and connections, as far as the limit on open files allows.
+/// Maximum number of simultaneous ApplicationMasters, and of connections, within the limit on open files.
 const FOLLOWERS: usize = 1 << 16;
 const CONNECTIONS: usize = 16_384;
-/// The plug-ins' token in the adapter's own folder, where the configuration names no other file.
+/// The name of the file with the plug-ins' token in the adapter's own folder, if no other is configured.
 const TOKEN: &str = "plug-ins.token";
 
-/// Listens; the future that is returned serves.
+/// Starts to listen. The returned future serves.
 ///
 /// # Errors
-/// The address is taken, or the certificate, the key or the token can't be used.
+/// The address is in use, or the certificate, the key or the token can't be used.
 pub(super) async fn start(
     shared: Arc<Shared>,
     config: &Config,
@@ -62,12 +62,12 @@ pub(super) async fn start(
     let door = Door { shared: shared.clone(), token: token.map(Mutex::new) };
     let master = MasterServer::new(MasterService { shared: shared.clone() }).max_decoding_message_size(SMALL);
     let mut routes = Routes::new(master);
-    // Without plug-ins whoever calls as one isn't.
+    // Without plug-ins, nobody can call as a plug-in.
     if config.api == Api::PlugIns {
         let bridge = BridgeServer::new(BridgeService { shared });
         routes = routes.add_service(bridge.max_decoding_message_size(LARGE).max_encoding_message_size(LARGE));
     }
-    // Certificates say whose name it is.
+    // With TLS, any host name is accepted, because the certificate identifies the server.
     let names = if tls.is_some() { trainmaster_net::Door::default() } else { trainmaster_net::Door::of([]) };
     let metrics = NetMetrics::register(&Registry::new()).expect("a new registry has no such names");
     let limits = LoadLimits { lists: FOLLOWERS, ..LoadLimits::default() };
@@ -77,7 +77,7 @@ pub(super) async fn start(
     Ok(port.serve(std::future::pending()))
 }
 
-/// What the plug-ins have to show; nothing where there are none. It is made where no file is configured.
+/// The plug-ins' token. `None` without plug-ins. If no file is configured, it is created.
 pub(super) fn token(config: &Config, state_dir: &Path) -> Result<Option<TokenFile>, YarnError> {
     if config.api == Api::Rest {
         return Ok(None);
@@ -89,7 +89,7 @@ pub(super) fn token(config: &Config, state_dir: &Path) -> Result<Option<TokenFil
     TokenFile::open(path).map(Some).map_err(YarnError::Secret)
 }
 
-/// Where the plug-ins' token is.
+/// The path of the plug-ins' token file.
 pub(super) fn token_file(config: &Config, state_dir: &Path) -> std::path::PathBuf {
     config.token_file.clone().unwrap_or_else(|| state_dir.join(TOKEN))
 }
@@ -118,7 +118,7 @@ impl Bridge for BridgeService {
             Ok(spec) => spec,
             Err(reason) => return Ok(Response::new(wire::Verdict { admitted: false, reason })),
         };
-        // Another job's name is no reason to reject it: it gets one with its number then.
+        // A name that another job has is no reason to reject the job, because it would get a name with its number.
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         spec.name = jobfile::numbered(&spec.name, &nanos.to_string());
         let late = |_| Status::unavailable(format!("the scheduler didn't answer within {ADMIT:?}"));
@@ -150,7 +150,7 @@ impl Master for MasterService {
     }
 }
 
-/// Tells the orders whenever they differ from those that were told, until nobody listens.
+/// Sends the orders whenever they change, until the receiver is gone.
 async fn follow(
     shared: Arc<Shared>,
     application: String,
@@ -198,7 +198,7 @@ mod tests {
 
     const TOKEN: &str = "correct-horse-battery";
 
-    /// Serves with TLS and a token; the certificate that clients trust.
+    /// Serves with TLS and a token. Returns the certificate for clients.
     fn serve(folder: &Path, address: std::net::SocketAddr) -> Certificate {
         let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
         let path = |name: &str, text: &str| {
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(exchange(None).await, Code::Unauthenticated);
         assert_eq!(exchange(Some("correct-horse-batterx")).await, Code::Unauthenticated);
         assert_eq!(exchange(Some(TOKEN)).await, Code::Unavailable, "let in, but the daemon is away");
-        // A new token counts without a restart.
+        // A new token is valid without a restart.
         trainmaster_net::secret::write(&folder.path().join("token"), "another-horse-battery\n").unwrap();
         sleep(Duration::from_millis(1100)).await;
         assert_eq!(exchange(Some(TOKEN)).await, Code::Unauthenticated);
@@ -256,12 +256,12 @@ mod tests {
             }
             assert_eq!(master.follow(request).await.unwrap_err().code(), Code::Unauthenticated);
         }
-        // Who speaks without TLS isn't heard.
+        // A client without TLS is refused.
         let plain = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();
         assert!(BridgeClient::new(plain).exchange(wire::Cluster::default()).await.is_err());
     }
 
-    /// A request of 200 MB that shows no token costs nobody anything: it isn't read.
+    /// A request of 200 MB without a token isn't read.
     #[tokio::test]
     async fn nothing_is_read_of_who_shows_no_token() {
         let folder = tempfile::tempdir().unwrap();
@@ -295,7 +295,7 @@ mod tests {
         let answer = client.send_request(request).await.unwrap();
         assert_eq!(answer.headers()["grpc-status"], "16", "{answer:?}");
         assert!(body_read.load(std::sync::atomic::Ordering::Relaxed) < 20 << 20);
-        // The token that is asked for was made, for nobody else to read.
+        // The token was created, and only its owner can read it.
         let token = trainmaster_net::secret::read(&own).unwrap();
         assert!(token.starts_with("trainmaster-yarn-"), "it has its own prefix");
     }

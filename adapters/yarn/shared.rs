@@ -1,4 +1,4 @@
-//! What the loop, the server and the poller share.
+//! Data shared by the main loop, the server and the poller.
 
 use std::{
     collections::BTreeMap,
@@ -24,17 +24,17 @@ use super::{
     wire,
 };
 
-/// What is late is noticed by then.
+/// Maximum delay until a timeout is noticed.
 pub(super) const TICK: Duration = Duration::from_secs(1);
-/// A call to the daemon may take so long.
+/// Maximum duration of a call to the daemon.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// What the loop and the server share. Nobody waits for anything while it is locked.
+/// Data shared by the main loop and the server. The lock is never held during a wait.
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// There is something to do for the loop.
+    /// Notifies the main loop of work.
     pub(super) stirred: Notify,
-    /// Orders may have changed.
+    /// Signals that orders may have changed.
     pub(super) changed: watch::Sender<()>,
     pub(super) daemon: Arc<dyn Daemon>,
     pub(super) cluster: String,
@@ -45,11 +45,12 @@ pub(super) struct Shared {
 
 pub(super) struct State {
     pub(super) translator: Translator,
-    /// A snapshot with nodes came: until then the ResourceManager has just started, and none has come to it.
+    /// Whether a snapshot with nodes arrived. Before that, the ResourceManager has just started and no node has
+    /// registered.
     pub(super) has_seen: bool,
-    /// The daemon said which jobs came from this cluster.
+    /// Whether the daemon reported which jobs came from this cluster.
     pub(super) has_learnt: bool,
-    /// It is being asked that again.
+    /// Whether that is being queried again.
     is_learning: bool,
 }
 
@@ -75,12 +76,12 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at what is known.
+    /// Calls a function with the translator and the time.
     pub(super) fn look<T>(&self, look: impl FnOnce(&mut Translator, Duration) -> T) -> T {
         look(&mut self.state().translator, self.now())
     }
 
-    /// Takes a snapshot over, and answers it.
+    /// Takes a snapshot, and returns the plan as its answer.
     pub(super) fn exchange(&self, cluster: wire::Cluster) -> Result<wire::Plan, Status> {
         let answer = {
             let (mut state, now) = (self.state(), self.now());
@@ -92,7 +93,7 @@ impl Shared {
         answer.map_err(|_| Status::unavailable("there is no plan of the scheduler's to enforce"))
     }
 
-    /// Takes over what the REST API told; what is to be done about it there, if there is a plan.
+    /// Takes the state from the REST API. Returns the actions in YARN, if there is a plan.
     pub(super) fn take_over(&self, cluster: ClusterState) -> Option<Work> {
         let work = {
             let (mut state, now) = (self.state(), self.now());
@@ -134,7 +135,7 @@ impl Shared {
         self.changed.send_replace(());
     }
 
-    /// Which applications are which jobs, from before this adapter was started.
+    /// Fetches from the daemon which applications are which jobs, from before this adapter's start.
     pub(super) async fn learn_jobs(self: Arc<Self>) {
         let jobs = loop {
             match self.ask_for_jobs().await {
@@ -149,7 +150,7 @@ impl Shared {
         self.stirred.notify_one();
     }
 
-    /// The same later on, where only the daemon knows what an application is.
+    /// Fetches them again later, if only the daemon knows an application's job.
     async fn learn_again(self: Arc<Self>) {
         let jobs = self.ask_for_jobs().await;
         let (mut state, now) = (self.state(), self.now());
@@ -172,7 +173,7 @@ impl Shared {
         }
     }
 
-    /// One after the other, as they came.
+    /// Submits jobs one after another, in their order.
     async fn submit(self: Arc<Self>, jobs: Vec<(String, JobSpec)>) {
         for (application, spec) in jobs {
             self.submit_one(application, spec).await;
@@ -196,7 +197,7 @@ impl Shared {
         let asked = timeout(ANSWER, self.daemon.cancel(job)).await;
         match asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
             Ok(()) => tracing::info!(job, "cancelled the job of an application that was killed"),
-            // It has ended otherwise.
+            // It has ended in another way.
             Err(status) if status.code() == Code::NotFound => {}
             Err(status) => {
                 tracing::warn!(job, %status, "can't cancel the job of an application that was killed; trying again");
@@ -206,7 +207,7 @@ impl Shared {
     }
 }
 
-/// What a refused submission means.
+/// The meaning of a refused submission.
 fn judge(application: &str, status: &Status) -> Submitted {
     match status.code() {
         Code::AlreadyExists => Submitted::NameTaken(status.message().to_owned()),

@@ -1,17 +1,17 @@
-//! Slots of jobs, as allocation requests name them.
+//! Slots of jobs as allocation requests.
 
 use trainmaster_core::Role;
 use trainmaster_manager::SlotId;
 
-/// Bits of a slot's index; the one above them is the role.
+/// Number of bits of a slot's index. The next higher bit is the role.
 const INDEX_BITS: u32 = 31;
 const LARGEST: u32 = (1 << INDEX_BITS) - 1;
-/// The incarnation of containers that a job got alone, while nobody planned it. The daemon never gets there.
+/// The incarnation of containers that a job got in standalone mode. The daemon never reaches it.
 pub(crate) const ALONE: u32 = LARGEST;
 
-/// What a container of a job is for. As an allocation request ID the upper 32 bits are the incarnation, bit 31 is set
-/// for parameter servers, and the rest is the index. Incarnations begin with 1, so it is never 0, which YARN gives
-/// requests without an ID, and never negative.
+/// The slot of a job's container. In an allocation request ID, the upper 32 bits are the incarnation, bit 31 is set for
+/// parameter servers, and the rest is the index. Incarnations begin with 1, so it is never negative, and never 0, which
+/// is YARN's ID of requests without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AllocationRequest {
     incarnation: u32,
@@ -20,7 +20,7 @@ pub(crate) struct AllocationRequest {
 
 impl AllocationRequest {
     /// # Errors
-    /// The number that is too large, or 0, and what is allowed.
+    /// The number that is too large or 0, and the allowed range.
     pub(crate) fn new(incarnation: u32, slot: SlotId) -> Result<Self, String> {
         if !(1..=LARGEST).contains(&incarnation) {
             return Err(format!("incarnation {incarnation} has no allocation request; allowed are 1 to {LARGEST}"));
@@ -31,7 +31,7 @@ impl AllocationRequest {
         Ok(Self { incarnation, slot })
     }
 
-    /// `None`: no container of ours has it.
+    /// Returns `None` if no container of Trainmaster's can have this id.
     pub(crate) fn from_id(id: i64) -> Option<Self> {
         let incarnation = u32::try_from(id >> 32).ok()?;
         let low = id as u32;

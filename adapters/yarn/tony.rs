@@ -1,18 +1,18 @@
-//! Job files in the words of [TonY](https://github.com/tony-framework/TonY): `tony.worker.instances` and its like.
+//! Job files with the keys of [TonY](https://github.com/tony-framework/TonY), such as `tony.worker.instances`.
 
 use toml::{Table, Value};
 
-/// TonY's roles, and ours.
+/// TonY's roles, and Trainmaster's.
 const ROLES: [(&str, &str); 2] = [("worker", "worker"), ("ps", "server")];
 const ROLE_KEYS: &str = "instances, max-instances, memory, vcores, gpus, command, node-label";
 const OTHERS: &str = "tony.worker.*, tony.ps.*, tony.application.name, tony.yarn.queue, tony.application.node-label";
-/// TonY's own default of a task.
+/// TonY's default for a task.
 const MEMORY: &str = "2g";
 
-/// The same job file in our words, if it has a table `tony`; what else is in it stays.
+/// Translates the table `tony` of a job file, if it has one, to Trainmaster's keys. The rest of the file is unchanged.
 ///
 /// # Errors
-/// The key, its value and what is allowed.
+/// The error names the key, its value and the allowed values.
 pub(super) fn translate(mut file: Table) -> Result<Table, String> {
     let Some(tony) = file.remove("tony") else { return Ok(file) };
     let Value::Table(tony) = tony else { return Err(wrong("tony", &tony, "a table")) };
@@ -41,7 +41,7 @@ pub(super) fn translate(mut file: Table) -> Result<Table, String> {
     Ok(file)
 }
 
-/// A role in our words; `None`: it has no instances.
+/// Translates a role. Returns `None` if it has no instances.
 fn role_table(path: &str, role: Table, labels: &mut Vec<(String, String)>) -> Result<Option<Table>, String> {
     let mut ours = Table::new();
     ours.insert("memory".into(), memory(&format!("{path}.memory"), MEMORY.into())?);
@@ -72,7 +72,7 @@ fn role_table(path: &str, role: Table, labels: &mut Vec<(String, String)>) -> Re
     Ok((instances > 0).then_some(ours))
 }
 
-/// All of a job is in one partition.
+/// Sets the job's partition, which is the same for all its roles.
 fn label(file: &mut Table, labels: Vec<(String, String)>) -> Result<(), String> {
     let Some((first, partition)) = labels.first() else { return Ok(()) };
     if let Some((other, value)) = labels.iter().find(|(_, value)| value != partition) {
@@ -89,7 +89,7 @@ fn put(file: &mut Table, key: &str, path: &str, value: Value) -> Result<(), Stri
     }
 }
 
-/// Hadoop's way to write memory: `2g`, `2048m`, or a number of MiB.
+/// Converts memory in Hadoop's notation: `2g`, `2048m`, or a number of MiB.
 fn memory(path: &str, value: Value) -> Result<Value, String> {
     let written = match &value {
         Value::Integer(number) => number.to_string(),
@@ -108,7 +108,7 @@ fn memory(path: &str, value: Value) -> Result<Value, String> {
     Ok(format!("{number}{unit}").into())
 }
 
-/// Properties of Hadoop's are texts, even if they are numbers.
+/// Hadoop's properties are texts, even if they are numbers.
 fn count(path: &str, value: &Value) -> Result<i64, String> {
     let number = match value {
         Value::Integer(number) => Some(*number),

@@ -1,4 +1,4 @@
-//! A ResourceManager with its plug-ins, and an ApplicationMaster: as much of YARN as the adapter sees.
+//! A simulated YARN: a ResourceManager with its plug-ins, and ApplicationMasters, as far as the adapter sees them.
 
 use std::{
     collections::HashMap,
@@ -15,18 +15,18 @@ use trainmaster_adapters::yarn::wire::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 const ROUND: Duration = Duration::from_millis(50);
-/// What the plug-ins show.
+/// The plug-ins' token.
 pub(crate) const TOKEN: &str = "correct-horse-battery";
-/// Of the secret `abc`.
+/// The hash of the secret `abc`.
 const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-/// What both sides of YARN know.
+/// The state of YARN's components.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
     /// The last answer to a snapshot.
     pub(crate) answer: Option<Result<Plan, Status>>,
-    /// What each ApplicationMaster was told last.
+    /// The last orders for each ApplicationMaster.
     pub(crate) orders: HashMap<String, Orders>,
 }
 
@@ -41,11 +41,11 @@ impl World {
         Some((app.action(), app.reason.clone()))
     }
 
-    /// Gives what is asked for and allowed, and takes the rest.
+    /// Adds containers that are requested and allowed, and removes all others.
     fn enforce(&mut self, plan: &Plan) {
         for planned in &plan.applications {
             let Some(app) = self.cluster.applications.iter_mut().find(|app| app.id == planned.id) else { continue };
-            // It ended meanwhile: the plan is of a moment ago.
+            // If it has ended meanwhile, the plan is outdated.
             let ended = [ApplicationState::Succeeded, ApplicationState::Failed, ApplicationState::Killed]
                 .contains(&app.state());
             if ended {
@@ -78,7 +78,7 @@ impl World {
     }
 }
 
-/// YARN, at work.
+/// The running simulation.
 pub(crate) struct Yarn {
     pub(crate) world: Arc<Mutex<World>>,
     url: String,
@@ -86,7 +86,7 @@ pub(crate) struct Yarn {
 }
 
 impl Yarn {
-    /// With nodes `a` and `b`, of two GPUs each.
+    /// Starts with nodes `a` and `b`, of two GPUs each.
     pub(crate) fn start(url: &str) -> Self {
         let world = Arc::new(Mutex::new(World::default()));
         for name in ["a", "b"] {
@@ -99,7 +99,7 @@ impl Yarn {
         Self { world, url: url.to_owned(), tasks }
     }
 
-    /// An application, and the ApplicationMaster that follows its orders.
+    /// Adds an application, and an ApplicationMaster that follows its orders.
     pub(crate) fn submit(&mut self, id: &str, job: &str) {
         let application = Application {
             id: id.into(),
@@ -135,7 +135,7 @@ impl Yarn {
         Ok(BridgeClient::new(connect(&self.url).await).admit(bearing(submission, TOKEN)).await?.into_inner())
     }
 
-    /// How an ApplicationMaster with another secret fares.
+    /// The result of an ApplicationMaster with another secret.
     pub(crate) async fn impostor(&self, application: &str) -> Code {
         MasterClient::new(connect(&self.url).await).follow(following(application, "abd")).await.unwrap_err().code()
     }

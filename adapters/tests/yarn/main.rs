@@ -1,4 +1,4 @@
-//! The daemon with this adapter, and a pretended YARN: a ResourceManager's plug-ins, and ApplicationMasters.
+//! The daemon with this adapter, and a simulated YARN: a ResourceManager's plug-ins, and ApplicationMasters.
 
 #![cfg(feature = "yarn")]
 
@@ -27,7 +27,7 @@ fn job(name: &str, workers: u32) -> String {
     format!("name = {name:?}\nmode = \"allreduce\"\nbatch = 64\nworker = {worker}\n")
 }
 
-/// The daemon; it can be killed and started again.
+/// The daemon. It can be killed and started again.
 struct Daemon {
     child: Child,
     program: PathBuf,
@@ -36,11 +36,11 @@ struct Daemon {
 
 impl Daemon {
     fn start(folder: &Path, config: &Path, engine: &str) -> Self {
-        // This test is in `deps/`, beside it.
+        // The test's executable is in `deps/`, in the program's folder.
         let program = env::current_exe().unwrap().ancestors().nth(2).unwrap().join("trainmaster");
         assert!(program.exists(), "{} isn't there: cargo build --bins", program.display());
         let log = fs::OpenOptions::new().append(true).create(true).open(folder.join("daemon.log")).unwrap();
-        // Only some tests have one.
+        // Only some tests have a settings file.
         let own = folder.join("daemon.toml");
         let mut child = Command::new(&program)
             .args(["serve", "--json", "--listen", "127.0.0.1:0", "--engine", engine, "--adapter"])
@@ -71,7 +71,7 @@ impl Daemon {
         self.jobs().iter().any(|job| job["name"] == name && job["state"] == state).then_some(())
     }
 
-    /// As a machine that loses its power.
+    /// Ends it as a power failure would.
     fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -84,7 +84,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Where the adapter will listen, in a configuration file.
+/// Writes a configuration file. Returns its path, and the URL of the adapter.
 fn configure(folder: &Path) -> (PathBuf, String) {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let config = folder.join("yarn.toml");
@@ -113,7 +113,7 @@ async fn applications_are_jobs_from_submission_to_end() {
     let containers = yarn.look(|world| world.app(APP).containers.clone());
     assert_eq!(yarn.impostor(APP).await, Code::Unauthenticated);
 
-    // The daemon is killed, and the adapter with it: the same job goes on in the same containers.
+    // The daemon is killed together with the adapter. The same job continues in the same containers.
     daemon.kill();
     yarn.until("nobody there", |world| world.answer.as_ref()?.as_ref().err().map(drop)).await;
     daemon = Daemon::start(folder.path(), &config, "fifo");
@@ -122,7 +122,7 @@ async fn applications_are_jobs_from_submission_to_end() {
     assert_eq!(daemon.jobs().len(), 1, "it isn't submitted again");
     assert_eq!(yarn.look(|world| world.app(APP).containers.clone()), containers);
 
-    // Nonsense beside it changes nothing.
+    // Invalid data beside it changes nothing.
     let odd = Node { id: "c:1".into(), name: "a".into(), state: 99, ..Node::default() };
     yarn.look(|world| {
         let twice = world.cluster.nodes[0].clone();
@@ -137,7 +137,7 @@ async fn applications_are_jobs_from_submission_to_end() {
     yarn.until("the job running all the same", |_| daemon.is("first", "running")).await;
     yarn.look(|world| world.cluster.applications.truncate(1));
 
-    // A second job of the name gets its number; one that makes no sense is killed, and says why.
+    // A second job with the name gets its number. An invalid one is killed, with the reason.
     let (second, third) = ("application_1700000000000_0002", "application_1700000000000_0003");
     yarn.submit(second, &job("first", 1));
     yarn.submit(third, "name = \"third\"\nworker = { gpus = 1 }");
@@ -159,7 +159,7 @@ async fn applications_are_jobs_from_submission_to_end() {
     yarn.until("the other cancelled", |_| daemon.is("first-2", "cancelled")).await;
     assert_eq!(daemon.jobs().len(), 2);
 
-    // Who is cancelled here is told to end there.
+    // A job that is cancelled at the daemon is told to end.
     let fourth = "application_1700000000000_0004";
     yarn.submit(fourth, &job("fourth", 1));
     yarn.until("the fourth running", |_| daemon.is("fourth", "running")).await;
@@ -180,7 +180,7 @@ async fn admission_is_answered_with_the_engines_reason() {
     let yarn = Yarn::start(&url);
     let verdict = yarn.admit("name = \"a\"\nworker = { cpus = 1 }").await.unwrap();
     assert!(!verdict.admitted && verdict.reason.contains("worker.cpus"), "{verdict:?}");
-    // An answer that takes longer than a client is made to wait is none.
+    // The answer is useless if it takes longer than a client can wait.
     let verdict = loop {
         match yarn.admit(&job("plain", 1)).await {
             Ok(verdict) => break verdict,

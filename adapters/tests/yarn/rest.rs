@@ -1,4 +1,4 @@
-//! The daemon with this adapter on a real ResourceManager without plug-ins, over its REST API alone.
+//! The daemon with this adapter, and a real ResourceManager without plug-ins, over its REST API only.
 
 use std::{
     env, fs,
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::Daemon;
 
-/// Far longer than anything here takes; only a failing test waits for it.
+/// Far longer than any step of the test. Only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(90);
 const ROUND: Duration = Duration::from_millis(200);
 
@@ -23,7 +23,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository")
 }
 
-/// A script of the repository's; what it prints where it fails.
+/// Runs a script of the repository. Returns its output if it fails.
 fn script(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
     let mut command = Command::new(root().join(name));
     let output = command.args(arguments).envs(environment.iter().copied()).output().expect("a script");
@@ -31,7 +31,7 @@ fn script(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Resul
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&text).into_owned()) }
 }
 
-/// Without what YARN needs the test is skipped, and counted.
+/// Whether YARN can be installed. Otherwise the test is skipped and counted.
 fn is_installable() -> bool {
     let Err(errors) = script("scripts/install", &["yarn"], &[]) else { return true };
     let problem = format!("no YARN: {}", errors.lines().last().unwrap_or("scripts/install yarn failed"));
@@ -44,7 +44,7 @@ fn is_installable() -> bool {
     false
 }
 
-/// A ResourceManager, and NodeManagers.
+/// A ResourceManager with NodeManagers.
 struct Cluster {
     folder: PathBuf,
     web: String,
@@ -52,7 +52,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Queues are `default`, where every application is put, and `dl`.
+    /// Starts it. Its queues are `default`, which gets every application, and `dl`.
     fn start(folder: &Path, address: &str) -> Self {
         let master = root().join("integration/yarn/master/target/trainmaster-yarn-master.jar");
         if !master.exists() {
@@ -116,7 +116,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// What `trainmaster yarn submit` says.
+/// The output of `trainmaster yarn submit`.
 fn submit(daemon: &Daemon, config: &Path, folder: &Path, job: &str) -> Result<String, String> {
     let file = folder.join("job.toml");
     fs::write(&file, job).unwrap();
@@ -152,7 +152,7 @@ fn a_manager_without_plug_ins_is_observed_ordered_and_told_to_kill() {
         config
     };
     let config = configure("yarn.toml", "java");
-    // Its programs are no training programs, and don't hear that they are to leave.
+    // Its programs aren't training programs, and don't receive the request to leave.
     fs::write(folder.path().join("daemon.toml"), "grace = \"1s\"\n").unwrap();
     let mut daemon = Daemon::start(folder.path(), &config, "fifo");
     let job = |name: &str, more: &str| {
@@ -164,13 +164,13 @@ fn a_manager_without_plug_ins_is_observed_ordered_and_told_to_kill() {
     };
     until("the nodes", || (daemon.ask(&["status"])["servers"].as_u64() >= Some(2)).then_some(()));
 
-    // A user has a token of their own.
+    // The user has their own token.
     let token = folder.path().join("alice.token");
     let created =
         daemon.ask(&["token", "create", "alice", "--role=submit", "--tenant=alice", "--out", token.to_str().unwrap()]);
     assert!(token.exists(), "{created}");
 
-    // The engine says no while the client waits, and YARN never hears of it.
+    // The engine refuses the job while the client waits, so it is never submitted to YARN.
     let refused =
         submit(&daemon, &config, folder.path(), &job("never", "constraints = { labels = { rack = \"r9\" } }"));
     let refused = refused.unwrap_err();
@@ -191,12 +191,12 @@ fn a_manager_without_plug_ins_is_observed_ordered_and_told_to_kill() {
         let running = daemon.jobs().into_iter().find(|job| job["name"] == "first")?;
         (running["state"] == "running" && running["workers"] == 2).then_some(())
     });
-    // YARN's own rules had put it into `default`.
+    // YARN's own rules put it into `default` first.
     let told = until("its queue", || Some(cluster.app(&application)).filter(|told| told["queue"] == "root.dl"));
     assert!(told["applicationTags"].as_str().unwrap().starts_with("trainmaster-secret-"), "{told}");
     assert_eq!((&told["user"], &told["state"]), (&"alice".into(), &"RUNNING".into()));
 
-    // The daemon is killed, and the adapter with it: what runs is what it was.
+    // The daemon is killed together with the adapter. Running jobs don't change.
     daemon.kill();
     daemon = Daemon::start(folder.path(), &config, "fifo");
     until("the job running on", || daemon.is("first", "running"));
@@ -206,13 +206,13 @@ fn a_manager_without_plug_ins_is_observed_ordered_and_told_to_kill() {
     assert_eq!(state, (&"running".into(), &1.into(), &2.into()), "{first}");
     assert_eq!(workers(&application).as_ref(), Some(&containers), "{told}");
 
-    // Its ApplicationMaster hears of its end.
+    // Its ApplicationMaster is told of its end.
     daemon.ask(&["cancel", "first"]);
     let ended = until("its end", || Some(cluster.app(&application)).filter(|told| told["state"] == "FINISHED"));
     assert_eq!(ended["finalStatus"], "FAILED");
     assert!(ended["diagnostics"].as_str().unwrap().contains("cancelled"), "{ended}");
 
-    // One that doesn't listen is killed.
+    // An ApplicationMaster that doesn't follow its orders is killed.
     let deaf = folder.path().join("deaf");
     fs::write(&deaf, "#!/bin/sh\nexec sleep 600\n").unwrap();
     fs::set_permissions(&deaf, fs::Permissions::from_mode(0o755)).unwrap();

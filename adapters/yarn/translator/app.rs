@@ -1,4 +1,4 @@
-//! One application: the job that it is, what is wanted of it, and for how long something has been missing.
+//! One application: its job, its plan, and how long something has been missing.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,25 +22,25 @@ use super::{
     order::{Action, ApplicationPlan},
 };
 
-/// An application that the ResourceManager doesn't tell of for so long is no more.
+/// Time after which an application that the ResourceManager doesn't report is considered gone.
 const GONE: Duration = Duration::from_secs(30);
-/// So long after its ApplicationMaster was missed in vain a plan is tried again.
+/// Wait before a plan is sent again after no ApplicationMaster started in time.
 const MASTER_RETRY: Duration = Duration::from_secs(10);
-/// The least priority of an application whose job is to run.
+/// Minimum priority of an application whose job has to run.
 const TO_RUN: i32 = 1;
-/// Slots that a refusal names.
+/// Maximum number of slots that a refusal names.
 const MOST_NAMED: usize = 3;
 
-/// Which job it is.
+/// The job of an application.
 #[derive(Debug, Default, PartialEq)]
 pub(super) enum Link {
-    /// The daemon wasn't asked yet.
+    /// It wasn't submitted to the daemon yet.
     #[default]
     None,
-    /// It is being asked.
+    /// It is being submitted.
     Asked,
     Job(u64),
-    /// It can't be a job, and why.
+    /// It can't be a job, with the cause.
     Refused(String),
 }
 
@@ -49,7 +49,7 @@ pub(super) enum Link {
 pub(super) enum End {
     Succeeded(String),
     Failed(String),
-    /// By somebody.
+    /// It was killed by someone.
     Killed(String),
 }
 
@@ -63,47 +63,47 @@ pub(super) struct Refusal {
 /// One application.
 #[derive(Debug, Default)]
 pub(super) struct App {
-    /// As it was told of last; none while it isn't.
+    /// The last report. `None` while it isn't reported.
     pub(super) row: Option<wire::Application>,
-    /// What its job file says.
+    /// The specification from its job file.
     pub(super) spec: Option<JobSpec>,
-    /// Its name has the application's number.
+    /// Whether its name includes the application's number.
     pub(super) numbered: bool,
     pub(super) link: Link,
-    /// Whose that job is.
+    /// The tenant of its job.
     pub(super) tenant: String,
-    /// When the daemon may be asked (again).
+    /// Time of the next submission to the daemon, or of the next query.
     pub(super) ask_at: Duration,
     pub(super) order: Option<ApplicationPlan>,
-    /// The newest decision that named it: refusals are of this one.
+    /// The newest decision that named it. Refusals refer to it.
     pub(super) decision: u64,
-    /// A plan has named it since it is this job.
+    /// Whether a plan has named it since it was linked to this job.
     pub(super) listed: bool,
-    /// Why its order can't be.
+    /// Why its order can't be carried out.
     pub(super) refused: Option<String>,
     pub(super) end: Option<End>,
-    /// The daemon was asked to cancel it.
+    /// Whether the daemon was asked to cancel it.
     pub(super) cancelling: bool,
-    /// What containers are taken for where YARN doesn't tell it: the last run that was planned, as incarnation and
-    /// servers.
+    /// The basis for identifying containers if YARN doesn't report their slots: incarnation and servers of the last
+    /// planned run.
     pub(super) basis: Option<(u32, BTreeMap<SlotId, String>)>,
-    /// Where YARN doesn't tell it, what each container is.
+    /// The slot of each container, if YARN doesn't report it.
     pub(super) labels: BTreeMap<String, i64>,
-    /// The ResourceManager has told of it.
+    /// Whether the ResourceManager ever reported it.
     was_seen: bool,
-    /// Since when it has had no job, and whether that was said.
+    /// The time since which it has had no job, and whether that was logged.
     pub(super) jobless: Option<(Duration, bool)>,
-    /// When its order came.
+    /// Time of its order.
     since: Duration,
-    /// Since when it isn't told of.
+    /// Time since which it hasn't been reported.
     gone: Option<Duration>,
-    /// Since when its ApplicationMaster was missed.
+    /// Time since which its ApplicationMaster has been missing.
     masterless: Option<Duration>,
-    /// Since when slots have had no container.
+    /// Time since which slots have had no container.
     short: Option<Duration>,
 }
 
-/// A container that a slot has.
+/// A slot's container.
 pub(super) struct Held<'a> {
     pub(super) incarnation: u32,
     pub(super) server: &'a str,
@@ -112,7 +112,7 @@ pub(super) struct Held<'a> {
 }
 
 impl App {
-    /// Why a job of this tenant can't be its own.
+    /// Why a job of this tenant can't be this application's.
     pub(super) fn is_anothers(&self, tenant: &str) -> Option<String> {
         let row = self.row.as_ref()?;
         let user = jobfile::name(&row.user);
@@ -127,7 +127,7 @@ impl App {
         }
     }
 
-    /// Takes over what the ResourceManager tells of it.
+    /// Takes the ResourceManager's report.
     pub(super) fn see(
         &mut self,
         mut row: wire::Application,
@@ -149,7 +149,7 @@ impl App {
                 row.set_state(last);
             }
         }
-        // What was submitted doesn't change, and is forgotten at the end. Over REST only the daemon knows it.
+        // The submission doesn't change, and is no longer reported after the end. Over REST, only the daemon knows it.
         let is_new = self.row.as_ref().is_none_or(|row| row.untold) && !row.untold;
         if config.api == Api::PlugIns && is_new && self.spec.is_none() && self.end.is_none() {
             let read = jobfile::read(&row.job, &row.user, &row.queue, config.accounts);
@@ -163,12 +163,12 @@ impl App {
         self.was_seen = true;
     }
 
-    /// Whether its job file isn't told yet.
+    /// Whether its job file hasn't been reported yet.
     pub(super) fn is_untold(&self) -> bool {
         self.row.as_ref().is_some_and(|row| row.untold)
     }
 
-    /// Containers on nodes that haven't come back since the ResourceManager restarted are as they were.
+    /// Keeps the containers on nodes that haven't returned since the ResourceManager restarted.
     pub(super) fn keep_awaited(&self, row: &mut wire::Application, nodes: &Nodes) {
         let earlier = self.row.iter().flat_map(|row| &row.containers);
         let kept: Vec<_> = earlier
@@ -178,7 +178,7 @@ impl App {
         row.containers.extend(kept);
     }
 
-    /// The ResourceManager doesn't tell of it. Returns whether it may be forgotten.
+    /// Handles a snapshot without it. Returns whether it can be forgotten.
     pub(super) fn miss(&mut self, now: Duration, id: &str) -> bool {
         self.row = None;
         let long = now >= *self.gone.get_or_insert(now) + GONE;
@@ -189,22 +189,23 @@ impl App {
         match self.link {
             Link::None | Link::Refused(_) => true,
             Link::Asked => false,
-            // By then the daemon was told that nothing is left of it.
+            // By then the daemon was told that no slot is left.
             Link::Job(_) => match &self.order {
                 Some(order) => long && order.ends(),
-                // Or it ended just when the daemon told of it.
+                // It may also have ended just when the daemon reported it.
                 None => self.gone.is_some_and(|gone| now >= gone + 2 * GONE),
             },
         }
     }
 
-    /// What its priority has to be: jobs that are to run get their ApplicationMasters before those that wait.
+    /// Its required priority: applications of jobs that have to run get their ApplicationMasters before those that
+    /// wait.
     pub(super) fn priority(&self) -> Option<i32> {
         let row = self.row.as_ref().filter(|row| row.state() == ApplicationState::Pending)?;
         Some(row.priority.max(TO_RUN))
     }
 
-    /// What the daemon says of it before any plan did.
+    /// Takes the daemon's knowledge of it from before any plan.
     pub(super) fn learn(&mut self, incarnation: u32, slots: &[Slot]) {
         if self.basis.is_some() || incarnation == 0 {
             return;
@@ -213,7 +214,7 @@ impl App {
         self.basis = Some((incarnation, slots.iter().filter_map(read).collect()));
     }
 
-    /// What its containers are taken for. `is_free`: nobody plans it any longer.
+    /// The expected containers. `is_free`: no plan is in force for it.
     pub(super) fn expected(&self, nodes: &Nodes, is_free: bool) -> Expected {
         let Some((incarnation, slots)) = &self.basis else { return Expected::default() };
         let node = |server: &String| nodes.node(server).map_or_else(|| server.clone(), |node| node.id.clone());
@@ -225,17 +226,17 @@ impl App {
         }
     }
 
-    /// The scheduler was asked, and has no job of it.
+    /// Whether the daemon was queried and has no job for it.
     pub(super) fn is_left_alone(&self) -> bool {
         self.jobless.is_some_and(|(_, said)| said)
     }
 
-    /// Nobody knows how it ended, if it did.
+    /// Whether it is unknown how it ended, or if it did.
     pub(super) fn is_missed(&self) -> bool {
         self.row.is_none() && self.end.is_none() && self.job().is_some()
     }
 
-    /// Takes over a plan.
+    /// Takes a plan.
     pub(super) fn plan(&mut self, now: Duration, order: ApplicationPlan) {
         if order.action == Action::Run {
             self.basis = Some((order.incarnation, order.slots.clone()));
@@ -247,7 +248,7 @@ impl App {
         self.short = None;
     }
 
-    /// The daemon doesn't know the job any more, or not yet: it is asked again, and its answer decides.
+    /// The daemon doesn't know the job any more, or not yet. It is asked again, and its answer decides.
     pub(super) fn unlink(&mut self) {
         *self = Self {
             row: self.row.take(),
@@ -261,7 +262,7 @@ impl App {
         };
     }
 
-    /// The container of each slot: of the newest incarnation, and of several the one that runs.
+    /// The container of each slot: the one of the newest incarnation, and among several of those the running one.
     pub(super) fn held<'a>(&'a self, nodes: &'a Nodes) -> BTreeMap<SlotId, Held<'a>> {
         let mut held: BTreeMap<SlotId, Held<'a>> = BTreeMap::new();
         for container in self.row.iter().flat_map(|row| &row.containers) {
@@ -277,7 +278,7 @@ impl App {
         held
     }
 
-    /// What the daemon counts for a slot, by the core's names.
+    /// The demand that the daemon counts for a slot, by the core's names.
     pub(super) fn demand(&self, role: Role) -> Option<&BTreeMap<String, i64>> {
         let spec = self.spec.as_ref()?;
         match role {
@@ -286,8 +287,8 @@ impl App {
         }
     }
 
-    /// The slots that containers are to be had for, each with its server: those planned; of a plan that was refused
-    /// those that run, if they are enough to go on with.
+    /// The slots that should have containers, each with its server. These are the planned ones, or, if the plan was
+    /// refused, the running ones, if they are sufficient to continue.
     pub(super) fn wanted(&self, nodes: &Nodes) -> BTreeMap<SlotId, String> {
         let Some(order) = self.order.as_ref().filter(|order| order.action == Action::Run) else {
             return BTreeMap::new();
@@ -304,7 +305,8 @@ impl App {
         if has_roles(order, |role| kept.keys().any(|kept| kept.role == role)) { kept } else { BTreeMap::new() }
     }
 
-    /// Why its plan can't be carried out, if it can't: its ApplicationMaster or containers don't come.
+    /// Why its plan can't be carried out: the ApplicationMaster or containers are missing for too long. `None`
+    /// otherwise.
     pub(super) fn overdue(&mut self, now: Duration, nodes: &Nodes, config: &Config) -> Option<Refusal> {
         let runs = |order: &&ApplicationPlan| order.action == Action::Run;
         let order = self.order.as_ref().filter(runs).filter(|_| self.refused.is_none() && self.end.is_none())?;
@@ -325,7 +327,7 @@ impl App {
             })
         };
         let missing: Vec<_> = order.slots.iter().filter(|(slot, server)| !has(slot, server)).collect();
-        // Older incarnations leave first.
+        // Older incarnations have to leave first.
         let older = held.values().any(|held| held.incarnation != order.incarnation);
         if older || missing.is_empty() {
             self.short = None;
@@ -343,7 +345,7 @@ impl App {
         })
     }
 
-    /// Whether it should have ended long since.
+    /// Whether it should have ended long ago.
     pub(super) fn lingers(&self, now: Duration, config: &Config) -> bool {
         let order = self.order.as_ref().filter(|order| matches!(order.action, Action::Stop { .. }));
         order.is_some_and(|order| {
@@ -352,7 +354,7 @@ impl App {
         })
     }
 
-    /// As the manager protocol reports it.
+    /// Its observation for the manager protocol.
     pub(super) fn observe(&self, job: u64, nodes: &Nodes) -> ObservedJob {
         let held = self.held(nodes);
         let planned = self.order.as_ref().map(|order| order.incarnation);
@@ -361,12 +363,12 @@ impl App {
         let (phase, message) = match &self.end {
             Some(End::Succeeded(diagnostics)) => (ObservedPhase::Completed, diagnostics.clone()),
             Some(End::Failed(diagnostics)) => (ObservedPhase::Failed, diagnostics.clone()),
-            // It can't be cancelled any more: it never was to run.
+            // It can't be cancelled any more, because it never had to run.
             Some(End::Killed(diagnostics)) if stopped == Some(Action::Reject) => {
                 (ObservedPhase::Failed, diagnostics.clone())
             }
-            // The daemon is asked to cancel it. It is told again that nothing is left once its order to stop came: what
-            // it had issued until then it counts until it is.
+            // The daemon is asked to cancel the job. After its stop order arrives, the daemon is told again that no
+            // slot is left. Until then it counts the slots that it had issued.
             Some(End::Killed(_)) | None => (self.phase(&held), String::new()),
         };
         let slots = held.iter().map(|(slot, held)| {
@@ -378,7 +380,7 @@ impl App {
 
     fn phase(&self, held: &BTreeMap<SlotId, Held<'_>>) -> ObservedPhase {
         match &self.order {
-            // No plan of it is known yet, or it was let go: what there is runs on.
+            // Either no plan for it is known yet, or it was released. Existing containers continue.
             None if !held.is_empty() => ObservedPhase::Running,
             Some(order) if order.action == Action::Release && !held.is_empty() => ObservedPhase::Running,
             Some(order) if order.action == Action::Run => {
@@ -396,7 +398,7 @@ impl App {
     }
 }
 
-/// Nothing new is to come.
+/// The phase if no new slots are planned.
 fn leaving(held: &BTreeMap<SlotId, Held<'_>>) -> ObservedPhase {
     if held.is_empty() { ObservedPhase::Stopped } else { ObservedPhase::Stopping }
 }
@@ -405,13 +407,13 @@ fn runs(held: &Held<'_>, order: &ApplicationPlan) -> bool {
     held.incarnation == order.incarnation && held.state == ContainerState::Running
 }
 
-/// Whether each role of a run has what is asked.
+/// Whether each role of a run satisfies a condition.
 fn has_roles(order: &ApplicationPlan, mut has: impl FnMut(Role) -> bool) -> bool {
     let planned = |role| order.slots.keys().any(|planned| planned.role == role);
     [Role::Worker, Role::Server].into_iter().all(|role| !planned(role) || has(role))
 }
 
-/// A slot without a container: whether that was asked for, and what would be free there.
+/// Describes a slot without a container: whether it was requested, and the free resources on its node.
 fn describe(row: &wire::Application, order: &ApplicationPlan, nodes: &Nodes, slot: SlotId, server: &str) -> String {
     let id = AllocationRequest::new(order.incarnation, slot).map(AllocationRequest::id).ok();
     let asked = row.requests.iter().any(|request| Some(request.allocation_request) == id && request.count > 0);

@@ -1,5 +1,5 @@
-//! Which slots containers are, where nobody tells: the REST API knows a container's node and what it was asked for
-//! with, but not the allocation request.
+//! Identifies the slots of containers if YARN doesn't report them. The REST API reports a container's node and the
+//! priority of its request, but not the allocation request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,14 @@ use super::super::{
     wire,
 };
 
-/// The containers that an application should have.
+/// The expected containers of an application.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Expected {
-    /// 0: there has been no plan yet.
+    /// 0 before the first plan.
     pub(super) incarnation: u32,
     /// The node of each slot.
     pub(super) nodes: BTreeMap<SlotId, String>,
-    /// YARN may put them elsewhere, too.
+    /// Whether YARN can also place them on other nodes.
     pub(super) anywhere: bool,
 }
 
@@ -28,17 +28,17 @@ impl Expected {
         AllocationRequest::new(incarnation, slot).ok()
     }
 
-    /// Whether a container that has the label of a slot is where that is to be.
+    /// Whether a container with the label of a slot is on the slot's planned node.
     fn fits(&self, request: AllocationRequest, node: &str) -> bool {
         request.incarnation() == self.incarnation
             && self.nodes.get(&request.slot()).is_some_and(|at| self.anywhere || at == node)
     }
 }
 
-/// Writes into each container which slot it is, and keeps that in `labels` as long as it lives. New ones are slots that
-/// are expected on their node and have no container there, the oldest container the first slot; whose slot isn't
-/// expected any more becomes another of its role and node that is, since nothing tells the two apart. Others are
-/// nobody's. O(containers × log + slots).
+/// Assigns a slot to each container, and keeps it in `labels` while the container exists. A new container gets a slot
+/// that is expected on its node and has no container there; the oldest container gets the first slot. If a container's
+/// slot is no longer expected, it gets another expected slot of its role and node, because the two can't be
+/// distinguished. Other containers get no slot. Cost: O(containers × log + slots).
 pub(super) fn assign(
     labels: &mut BTreeMap<String, i64>,
     containers: &mut [wire::Container],
@@ -46,13 +46,13 @@ pub(super) fn assign(
     expected: &Expected,
 ) {
     let mut order: Vec<usize> = (0..containers.len()).collect();
-    // By age: numbers have the same width unless there are very many.
+    // By age. Numbers have the same width unless there are very many.
     order.sort_by(|a, b| {
         let key = |at: usize| (containers[at].id.len(), &containers[at].id);
         key(*a).cmp(&key(*b))
     });
     labels.retain(|id, _| containers.iter().any(|container| container.id == *id));
-    // What is taken on each node.
+    // The assigned slots on each node.
     let mut taken: BTreeSet<(SlotId, &str)> = BTreeSet::new();
     for container in containers.iter() {
         let label = labels.get(&container.id).and_then(|label| AllocationRequest::from_id(*label));
@@ -65,7 +65,7 @@ pub(super) fn assign(
     for at in order {
         let container = &containers[at];
         let label = labels.get(&container.id).and_then(|label| AllocationRequest::from_id(*label));
-        // That of an incarnation before this one leaves, and stays what it was.
+        // A container of a previous incarnation is leaving, and keeps its slot.
         let stays = label
             .is_some_and(|label| label.incarnation() != expected.incarnation || expected.fits(label, &container.node));
         if !stays && let Some(role) = role(&container.id) {
@@ -76,7 +76,7 @@ pub(super) fn assign(
             let here = expected.nodes.iter().filter(|(slot, node)| slot.role == role && **node == container.node);
             let there = expected.nodes.iter().filter(|(slot, _)| slot.role == role && expected.anywhere);
             let slot = here.chain(there).map(|(slot, _)| *slot).find(|slot| free(*slot));
-            // Who went on alone has slots that nobody planned.
+            // A job in standalone mode has slots without a plan.
             let alone = || (expected.incarnation == 0 && label.is_none()).then(|| next(&taken, role));
             if let Some(slot) = slot.or_else(alone)
                 && let Some(request) = expected.request(slot)
@@ -122,7 +122,7 @@ mod tests {
         Expected { incarnation, nodes, anywhere: false }
     }
 
-    /// `s…` are servers', `x…` somebody else's, others workers'.
+    /// `s…` are parameter servers, `x…` other applications' containers, and others workers.
     fn role(id: &str) -> Option<Role> {
         match id.chars().next() {
             Some('s') => Some(P),
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Incarnation and slot of each container, in the order that they are told of.
+    /// The incarnation and slot of each container, in the order of the input.
     fn look(
         labels: &mut BTreeMap<String, i64>,
         expected: &Expected,
@@ -154,7 +154,7 @@ mod tests {
         let first = [Some((1, W, 2)), Some((1, W, 1)), Some((1, W, 0)), Some((1, P, 0)), None, None, None];
         assert_eq!(look(labels, &plan, &told), first);
         assert_eq!(look(labels, &plan, &told), first, "and stays it");
-        // One of them fails, and the one too many takes its place.
+        // One of them fails, and the surplus container takes its slot.
         assert_eq!(look(labels, &plan, &[("c4", "a"), ("c6", "a")]), [Some((1, W, 2)), Some((1, W, 0))]);
         assert_eq!(labels.len(), 2, "who is gone is forgotten");
     }
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(look(labels, &both, &[("c2", "a"), ("c3", "a")]), [Some((1, W, 0)), Some((1, W, 1))]);
         let one = expected(1, &[(W, 0, "a")]);
         assert_eq!(look(labels, &one, &[("c2", "a"), ("c3", "a")]), [Some((1, W, 0)), Some((1, W, 1))]);
-        // YARN had allocated them the other way round.
+        // YARN had allocated them in the other order.
         assert_eq!(look(labels, &one, &[("c3", "a")]), [Some((1, W, 0))]);
     }
 
@@ -177,7 +177,7 @@ mod tests {
         look(labels, &expected(1, &slots), &[("c2", "a"), ("c3", "b")]);
         let again = look(labels, &expected(2, &slots), &[("c2", "a"), ("c3", "b"), ("c4", "a")]);
         assert_eq!(again, [Some((1, W, 0)), Some((1, W, 1)), Some((2, W, 0))]);
-        // A slot that moves has two for a while.
+        // A slot that moves has two containers for a while.
         let moved = look(labels, &expected(2, &[(W, 0, "b")]), &[("c4", "a"), ("c5", "b")]);
         assert_eq!(moved, [Some((2, W, 0)), Some((2, W, 0))]);
     }
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(look(labels, &nobody, &[("c2", "a"), ("s3", "b"), ("c4", "b")]), alone);
         let planned = look(labels, &expected(1, &[(W, 0, "a")]), &[("c2", "a"), ("c5", "a")]);
         assert_eq!(planned, [Some((ALONE, W, 0)), Some((1, W, 0))]);
-        // Released: what is missing may be anywhere.
+        // After a release, a missing slot's container may be on any node.
         let released = Expected { anywhere: true, ..expected(1, &[(W, 0, "a"), (W, 1, "b")]) };
         assert_eq!(look(labels, &released, &[("c5", "a"), ("c6", "c")]), [Some((1, W, 0)), Some((1, W, 1))]);
     }
@@ -210,7 +210,7 @@ mod tests {
                 let slots: Vec<_> =
                     slots.iter().map(|(server, at, node)| (if *server { P } else { W }, *at, NODES[*node])).collect();
                 let expected = Expected { anywhere, ..expected(incarnation, &slots) };
-                // A container doesn't change its node.
+                // A container never changes its node.
                 let named = |number: u32| ["c", "s", "x"][number as usize % 3].to_owned() + &number.to_string();
                 let told: BTreeMap<_, _> =
                     containers.iter().map(|number| (named(*number), NODES[*number as usize / 3])).collect();
@@ -223,7 +223,7 @@ mod tests {
                     let is_new = seen.insert((request, row.node.clone()));
                     prop_assert!(is_new, "{:?} is twice on a node: {:?}", request, rows);
                 }
-                // Once more changes nothing.
+                // A repetition changes nothing.
                 let mut again = rows.clone();
                 assign(&mut labels, &mut again, role, &expected);
                 prop_assert_eq!(again, rows);

@@ -1,6 +1,6 @@
-//! YARN's cluster as a state machine: what the ResourceManager tells and what the daemon plans go in; what the plug-ins
-//! enforce, what ApplicationMasters are to do, and what the daemon is told and asked comes out. No I/O, no clock: `now`
-//! is the time since the adapter began, `clock_ms` the Unix time.
+//! YARN's cluster as a state machine. The inputs are the ResourceManager's reports and the daemon's plans. The outputs
+//! are the plug-ins' plan, ApplicationMasters' orders, and messages and requests to the daemon. It has no I/O and no
+//! clock: `now` is the time since the adapter's start, and `clock_ms` the Unix time.
 
 mod app;
 mod labels;
@@ -37,26 +37,27 @@ use super::{
 };
 use crate::foreign::ForeignUse;
 
-/// So long after the daemon couldn't answer it is asked again.
+/// Wait before the daemon is asked again if it couldn't answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An application that nobody submitted as a job is said to be left alone after so long.
+/// Time after which a warning says that an application without a job is left alone.
 const LEFT_ALONE: Duration = Duration::from_secs(10);
-/// Of jobs that no plan has named yet the daemon tells when it is asked: so often at least.
+/// Maximum time between two queries of the daemon's jobs. It reports jobs that no plan has named yet only when it is
+/// queried.
 const LOOK_UP: Duration = Duration::from_secs(30);
-/// What a job file that names no queue has.
+/// The queue of a job file that names none.
 const NO_QUEUE: &str = "default";
 
-/// What there is to ask of the daemon, and to say.
+/// Requests and answers for the daemon.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Requests {
-    /// Applications, each with the job that it is, in the order of their submission; no more until all of them are
+    /// Applications with their jobs, in the order of their submission. No more are added until all of them are
     /// answered.
     pub(crate) submit: Vec<(String, JobSpec)>,
     pub(crate) cancel: Vec<u64>,
-    /// Plans that can't be carried out, with the decisions that brought them.
+    /// Plans that can't be carried out, with their decisions.
     pub(crate) refused: Vec<(u64, PlanAnswer)>,
-    /// The daemon is to tell which jobs it has and what they are, since YARN doesn't.
+    /// Whether to query the daemon for its jobs and their specifications, because YARN doesn't report them.
     pub(crate) look_up: bool,
 }
 
@@ -66,11 +67,11 @@ pub(crate) enum Submitted {
     Job(u64),
     NameTaken(String),
     Refused(String),
-    /// It can't answer just now.
+    /// It can't answer now.
     Away,
 }
 
-/// What ApplicationMasters and plug-ins are told where there is no plan to follow.
+/// The answer to ApplicationMasters and plug-ins if there is no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoPlan;
 
@@ -78,26 +79,27 @@ pub(crate) struct NoPlan;
 #[derive(Debug)]
 pub(crate) struct Translator {
     config: Arc<Config>,
-    /// The environment of all jobs' processes, beside their own.
+    /// The environment of all jobs' processes, in addition to their own.
     environment: BTreeMap<String, String>,
     nodes: Nodes,
     foreign: ForeignUse<String>,
     servers: Arc<BTreeMap<String, v1::Server>>,
     apps: BTreeMap<String, App>,
-    /// Applications by their jobs.
+    /// Applications by job.
     jobs: HashMap<u64, String>,
     follower: Follower,
-    /// A full plan came since the daemon came (back): jobs that it doesn't name it doesn't have.
+    /// Whether a full plan arrived since the daemon attached (again). Then the daemon doesn't have jobs that it doesn't
+    /// name.
     synced: bool,
-    /// What the plug-ins were told last, and its number.
+    /// The last plan for the plug-ins, and its number.
     told: (Vec<wire::ApplicationPlan>, u64),
     /// The number of the plan that they enforce.
     enforced: u64,
-    /// The most that one container may have, by YARN's names.
+    /// The maximum container, by YARN's names.
     largest: HashMap<String, i64>,
-    /// What made no sense in the last snapshot.
+    /// The errors in the last snapshot.
     complaints: BTreeSet<String>,
-    /// When the daemon is to be asked for its jobs again.
+    /// Time of the next query of the daemon's jobs.
     look_up_at: Duration,
 }
 
@@ -121,19 +123,19 @@ impl Translator {
         }
     }
 
-    /// The daemon listens.
+    /// The daemon is connected.
     pub(crate) fn attached(&mut self) {
         self.follower.attached();
         self.synced = false;
     }
 
-    /// Takes a plan over. Returns answers for the jobs that it changes.
+    /// Takes a plan. Returns answers for the jobs that it changes.
     pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.follow(now, plan)
     }
 
-    /// Takes over which applications are which jobs: from before this adapter was started and, where YARN doesn't tell
-    /// what they are, later ones, too.
+    /// Takes the daemon's jobs, and links applications to them. These are jobs from before this adapter's start and, if
+    /// YARN doesn't report what applications are, also later ones.
     pub(crate) fn learn(&mut self, now: Duration, jobs: Vec<v1::JobStatus>) {
         for job in jobs {
             let Some(external) = job.external else { continue };
@@ -154,13 +156,13 @@ impl Translator {
             }
             app.learn(job.incarnation, &job.slots);
         }
-        // What seemed to be others' is theirs.
+        // Some apparent foreign use is these jobs'.
         self.look_at_servers(now, &mut BTreeSet::new());
     }
 
-    /// Why an application can't be this job, of this tenant. Where the daemon says what applications are, anybody who
-    /// may submit may have told it: whoever submits for another tenant than the application's user would have that user
-    /// run commands. Where tenants aren't users, the job that is there first stays.
+    /// Why an application can't be this job of this tenant. Without plug-ins, what an application is comes from the
+    /// daemon, and so from anyone who can submit. A submission for a tenant other than the application's user would run
+    /// commands as that user. If tenants aren't users, the first job stays.
     fn objection(&self, application: &str, job: u64, tenant: &str) -> Option<String> {
         let app = self.apps.get(application).filter(|_| self.config.api == Api::Rest)?;
         match (self.config.accounts, app.job()) {
@@ -170,7 +172,7 @@ impl Translator {
         }
     }
 
-    /// An application may have been taken for a job before it was known whose it is.
+    /// Unlinks an application that was linked to a job before its user was known.
     fn check_owner(&mut self, application: &str) {
         let Some(app) = self.apps.get(application) else { return };
         if let (Some(job), Some(problem)) =
@@ -184,8 +186,8 @@ impl Translator {
         }
     }
 
-    /// From now on an application is this job. A daemon that lost its state gives numbers anew: the one that had this
-    /// number is another job's.
+    /// Links an application to a job. A daemon that lost its state reuses numbers, so the application that had this
+    /// number is another job.
     fn link(&mut self, application: &str, job: u64, tenant: &str) {
         if self.jobs.get(&job).is_some_and(|linked| linked == application) {
             return;
@@ -204,7 +206,7 @@ impl Translator {
         tenant.clone_into(&mut app.tenant);
     }
 
-    /// The daemon's answer to a submission.
+    /// Takes the daemon's answer to a submission.
     pub(crate) fn submitted(&mut self, now: Duration, application: &str, answer: Submitted) {
         let Some(app) = self.apps.get_mut(application) else { return };
         if app.link != Link::Asked {
@@ -232,19 +234,19 @@ impl Translator {
         }
     }
 
-    /// The daemon couldn't be asked to cancel a job.
+    /// Notes that the daemon couldn't be asked to cancel a job.
     pub(crate) fn cancel_failed(&mut self, job: u64) {
         if let Some(app) = self.jobs.get(&job).and_then(|app| self.apps.get_mut(app)) {
             app.cancelling = false;
         }
     }
 
-    /// Takes over what the ResourceManager tells. O(nodes + applications + containers).
+    /// Takes the ResourceManager's report. Cost: O(nodes + applications + containers).
     pub(crate) fn see(&mut self, now: Duration, cluster: wire::Cluster) {
         self.take(now, cluster, None);
     }
 
-    /// The same of one that doesn't tell which slots containers are.
+    /// The same for a report without the slots of containers.
     pub(crate) fn see_roles(&mut self, now: Duration, told: ClusterState) {
         self.take(now, told.cluster, Some(&told.roles));
     }
@@ -287,7 +289,7 @@ impl Translator {
     }
 
     fn look_at_servers(&mut self, now: Duration, complaints: &mut BTreeSet<String>) {
-        // What the daemon counts for the slots that it is told of; whatever else is allocated is others'.
+        // The amounts that the daemon counts for the observed slots. Any other allocated amounts are foreign use.
         let mut ours: BTreeMap<&str, BTreeMap<String, i64>> = BTreeMap::new();
         for app in self.apps.values().filter(|app| app.job().is_some()) {
             for (slot, held) in app.held(&self.nodes) {
@@ -296,7 +298,7 @@ impl Translator {
                 let Some(demand) = app.demand(slot.role) else { continue };
                 let counted = ours.entry(held.server).or_default();
                 for (name, amount) in has {
-                    // Containers are rounded up.
+                    // YARN rounds containers up.
                     *counted.entry(name.clone()).or_default() += amount.min(demand.get(&name).copied().unwrap_or(0));
                 }
             }
@@ -319,7 +321,7 @@ impl Translator {
         }
     }
 
-    /// What is to be done now. O(applications + slots).
+    /// Returns the requests that are due. Cost: O(applications + slots).
     pub(crate) fn step(&mut self, now: Duration) -> Requests {
         let mut step = Requests::default();
         let is_asking = self.apps.values().any(|app| app.link == Link::Asked);
@@ -345,13 +347,13 @@ impl Translator {
         if self.config.api == Api::Rest {
             step.look_up = self.is_to_look_up(now);
         }
-        // As they were submitted: ids grow longer after the 9,999th.
+        // In the order of submission. Ids are longer after the 9,999th.
         step.submit.sort_by(|(one, _), (other, _)| (one.len(), one).cmp(&(other.len(), other)));
         step
     }
 
-    /// Whether the daemon is to be asked which jobs it has: soon if it is one that somebody waits for. Says which
-    /// applications aren't jobs.
+    /// Whether to query the daemon for its jobs: soon if an application waits for the answer. Logs which applications
+    /// aren't jobs.
     fn is_to_look_up(&mut self, now: Duration) -> bool {
         let mut is_wanted = now >= self.look_up_at;
         for (id, app) in &mut self.apps {
@@ -361,7 +363,7 @@ impl Translator {
                 continue;
             }
             let (since, said) = app.jobless.get_or_insert((now, false));
-            // Whose daemon doesn't know it by then nobody waits for.
+            // After this time, the job isn't expected any more.
             let is_new = now < *since + LEFT_ALONE;
             is_wanted |= is_new && now >= app.ask_at;
             if is_wanted {
@@ -381,13 +383,13 @@ impl Translator {
         is_wanted
     }
 
-    /// Applications that the ResourceManager may tell of though they aren't active: how these jobs ended isn't known.
+    /// Applications whose job's end isn't known. The ResourceManager can report them though they aren't active.
     pub(crate) fn unended(&self) -> Vec<String> {
         let known = self.apps.iter().filter(|(_, app)| app.job().is_some() && app.end.is_none());
         known.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Applications in another queue than their jobs' files say, each with the queue it is in and the one to be in.
+    /// Applications in a queue other than their job file's, each with its current and its correct queue.
     pub(crate) fn misplaced(&self) -> Vec<(String, String, String)> {
         let misplaced = |(id, app): (&String, &App)| {
             let row = app.row.as_ref().filter(|_| app.end.is_none() && app.job().is_some())?;
@@ -398,32 +400,32 @@ impl Translator {
         self.apps.iter().filter_map(misplaced).collect()
     }
 
-    /// An application's priority, as it was told of last.
+    /// An application's last reported priority.
     pub(crate) fn priority(&self, application: &str) -> Option<i32> {
         Some(self.apps.get(application)?.row.as_ref()?.priority)
     }
 
-    /// Everything that the daemon is to know.
+    /// The complete state for the daemon.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let jobs = self.apps.values().filter_map(|app| Some((app.job()?, app.observe(app.job()?, &self.nodes))));
         Snapshot { servers: self.servers.clone(), jobs: jobs.collect() }
     }
 
-    /// Whether each slot of a job can be one container.
+    /// Checks that each slot of a job fits in one container.
     ///
     /// # Errors
-    /// Names what can't be, and the most that is allowed.
+    /// The error names the excessive amount and the maximum.
     pub(crate) fn check_size(&self, spec: &JobSpec) -> Result<(), String> {
         amounts::check_size(spec, &self.largest)
     }
 
-    /// There are nodes to schedule on.
+    /// Whether there are nodes to schedule on.
     pub(crate) fn has_nodes(&self) -> bool {
         self.nodes.iter().next().is_some()
     }
 
-    /// What proves an ApplicationMaster to be an application's. `None`: there is no such application, or it has no
-    /// secret.
+    /// The hash of an application's secret, which its ApplicationMaster uses. `None`: there is no such application, or
+    /// it has no secret.
     pub(crate) fn secret(&self, application: &str) -> Option<SecretHash> {
         SecretHash::parse(&self.apps.get(application)?.row.as_ref()?.secret_hash)
     }

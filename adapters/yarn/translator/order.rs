@@ -1,4 +1,4 @@
-//! A job's order, as YARN can follow it.
+//! A job's order in the form that YARN can follow.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use trainmaster_manager::{self as manager, SlotId};
 
 use super::super::slots::AllocationRequest;
 
-/// What is to become of a job.
+/// The plan for one job.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ApplicationPlan {
     pub(super) name: String,
@@ -14,14 +14,14 @@ pub(super) struct ApplicationPlan {
     pub(super) incarnation: u32,
     pub(super) revision: u32,
     pub(super) reason: String,
-    /// For its processes.
+    /// The token of its processes.
     pub(super) token: String,
     pub(super) grace_ms: i64,
     /// The server of each slot of a run.
     pub(super) slots: BTreeMap<SlotId, String>,
 }
 
-/// What is to be done.
+/// The action for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Run,
@@ -29,16 +29,16 @@ pub(super) enum Action {
     Release,
     Reject,
     Stop {
-        /// Its training is done.
+        /// Whether its training is done.
         completed: bool,
     },
 }
 
 impl ApplicationPlan {
-    /// As the scheduler has it.
+    /// Converts the scheduler's order.
     ///
     /// # Errors
-    /// A slot that no container can be for: names the number and what is allowed.
+    /// A slot has a number that no container can have. The error names it and the allowed range.
     pub(super) fn of(order: manager::Order) -> Result<Self, String> {
         let (action, run) = match order.action {
             manager::Action::Run(run) => (Action::Run, *run),
@@ -62,7 +62,7 @@ impl ApplicationPlan {
         })
     }
 
-    /// Whether the job is over.
+    /// Whether the job ends.
     pub(super) fn ends(&self) -> bool {
         matches!(self.action, Action::Stop { .. } | Action::Reject)
     }

@@ -1,4 +1,4 @@
-//! What the plug-ins enforce, and what ApplicationMasters do.
+//! The plug-ins' plan, and ApplicationMasters' orders.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{
     Action, App, Link, NoPlan, Translator,
 };
 
-/// How long a program may take to stop that nobody planned.
+/// Time for a program to stop if there is no plan for it.
 const GRACE: Duration = Duration::from_secs(30);
 const ASKING: &str = "the scheduler is being asked to take it";
 const UNTOLD: &str = "the job files of its user's applications, or of everybody's, are too long together: it waits \
@@ -23,17 +23,17 @@ const JOBLESS: &str = "the scheduler has no job of this application";
 const UNDECIDED: &str = "the scheduler hasn't decided about it yet";
 
 impl Translator {
-    /// The plan for the plug-ins, which stands until the daemon's does at most.
+    /// The plan for the plug-ins. It expires no later than the daemon's.
     ///
     /// # Errors
-    /// There is none, or not any longer.
+    /// There is no plan, or it has expired.
     pub(crate) fn bridge_plan(&mut self, now: Duration, clock_ms: i64) -> Result<wire::Plan, NoPlan> {
         let ttl = self.time_left(now)?.map_or(self.config.ttl, |left| left.min(self.config.ttl));
         let live = self.apps.iter().filter(|(_, app)| app.end.is_none() && app.row.is_some());
         let applications: Vec<_> = live.map(|(id, app)| self.application_plan(now, id, app)).collect();
         let (last, number) = &self.told;
         if *number == 0 || *last != applications || self.enforced > *number {
-            // Later than any that an earlier run gave out.
+            // The number is higher than any of an earlier run.
             let number = clock_ms.unsigned_abs().max(number + 1).max(self.enforced.saturating_add(1));
             self.told = (applications, number);
         }
@@ -43,7 +43,7 @@ impl Translator {
         Ok(wire::Plan { term, number, ttl_ms: ttl.as_millis() as i64, applications, missed })
     }
 
-    /// For how long the daemon's plan still stands; `None`: for good.
+    /// The time until the daemon's plan expires; `None`: never.
     pub(super) fn time_left(&self, now: Duration) -> Result<Option<Duration>, NoPlan> {
         if !self.follower.stands(now) {
             return Err(NoPlan);
@@ -67,7 +67,7 @@ impl Translator {
             (Link::Job(_), Some(order)) => order,
             _ => {
                 let reason = undecided(app);
-                // What began alone goes on until somebody decides.
+                // A job that began in standalone mode continues until there is a decision.
                 let begun = !app.held(&self.nodes).is_empty();
                 return if begun { plan(wire::Action::Release, Vec::new(), reason) } else { hold(reason) };
             }
@@ -107,7 +107,7 @@ impl Translator {
         slots.collect()
     }
 
-    /// What an application's ApplicationMaster is to do. `None`: there is no such application.
+    /// The orders for an application's ApplicationMaster. `None`: there is no such application.
     ///
     /// # Errors
     /// There is no plan to follow yet.
@@ -176,13 +176,13 @@ impl Translator {
         orders.collect()
     }
 
-    /// What processes are started with.
+    /// Sets the programs and environment of processes.
     fn start(&self, orders: &mut wire::Orders, app: &App) {
         let Some(spec) = &app.spec else { return };
         program(orders, spec);
         let environment = &mut orders.environment;
         environment.extend(self.environment.clone());
-        // Until the daemon knows it there is nobody that its programs could report to.
+        // Before the daemon knows the job, its programs can't report.
         if let Some(order) = &app.order {
             environment.insert("TRAINMASTER_JOB".into(), orders.job.to_string());
             environment.insert("TRAINMASTER_JOB_NAME".into(), order.name.clone());
@@ -202,7 +202,7 @@ fn undecided(app: &App) -> &'static str {
     }
 }
 
-/// What a job's programs are, whoever plans it.
+/// Sets a job's programs, which don't depend on the plan.
 fn program(orders: &mut wire::Orders, spec: &JobSpec) {
     orders.worker_command.clone_from(&spec.worker.command);
     orders.server_command = spec.server.as_ref().map(|role| role.command.clone()).unwrap_or_default();
@@ -212,8 +212,7 @@ fn program(orders: &mut wire::Orders, spec: &JobSpec) {
     orders.environment.insert("TRAINMASTER_REVISION".into(), orders.revision.to_string());
 }
 
-/// What an ApplicationMaster does that can reach no adapter: the shape that the job's owner asked for, on whatever
-/// nodes YARN gives.
+/// The orders for an ApplicationMaster that can't reach the adapter: the requested shape, on any nodes.
 pub(crate) fn alone(spec: &JobSpec, ttl: Duration) -> wire::Orders {
     let shape = spec.requested();
     let slots =

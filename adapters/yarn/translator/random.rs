@@ -1,4 +1,4 @@
-//! Any cluster and any plan: nothing panics, and what is enforced and told keeps to the rules.
+//! Arbitrary clusters and plans. Nothing panics, and plans, orders and observations obey the rules.
 
 use proptest::{collection::vec, prelude::*};
 use trainmaster_core::Role;
@@ -33,7 +33,7 @@ fn amounts() -> impl Strategy<Value = HashMap<String, i64>> {
     vec((name.prop_map(str::to_owned), amount), 0..4).prop_map(|pairs| pairs.into_iter().collect())
 }
 
-/// Mostly requests that could be.
+/// Mostly valid requests.
 fn request() -> impl Strategy<Value = i64> {
     let real = (1..4u32, any::<bool>(), 0..3u32).prop_map(|(incarnation, server, index)| {
         let role = if server { Role::Server } else { Role::Worker };
@@ -162,7 +162,7 @@ proptest! {
             match happening {
                 Happening::Seen(seen) => {
                     cluster = seen;
-                    // The first of several of the same name counts.
+                    // Of several with the same name, the first counts.
                     let mut told = BTreeSet::new();
                     let mut first = cluster.clone();
                     first.applications.retain(|row| told.insert(row.id.clone()));

@@ -1,5 +1,5 @@
-//! Scenarios: what the ResourceManager tells and what the daemon plans go in; what is enforced, ordered and told is
-//! looked at.
+//! Scenarios. The inputs are the ResourceManager's reports and the daemon's plans. The tests check the enforced plans,
+//! the orders and the observations.
 
 use trainmaster_core::Role;
 use trainmaster_manager::SlotId;
@@ -19,7 +19,7 @@ const JOB: &str = "name = \"mnist\"\nmode = \"allreduce\"\nbatch = 64\n\
     worker = { gpu = 1, cpu = 2, memory = \"1500MiB\", min = 1, max = 4, requested = 2, command = \"train\" }\n";
 const SERVERS: &str = "name = \"ps\"\nworker = { cpu = 1, max = 4, command = \"w\" }\nserver = { cpu = 1, max = 4 }\n";
 
-/// A cluster that a test changes, and the translator that is told of it every second.
+/// A cluster that a test changes, and a translator that gets its state every second.
 struct World {
     translator: Translator,
     cluster: Cluster,
@@ -41,7 +41,7 @@ fn resource(memory: i64, vcores: i64, gpus: i64) -> HashMap<String, i64> {
 }
 
 impl World {
-    /// With nodes `a` and `b`.
+    /// A world with nodes `a` and `b`.
     fn new(config: &str) -> Self {
         let config = Config::parse(config, "test").unwrap();
         let environment = [("TRAINMASTER_FEED".to_owned(), "http://feed:1".to_owned())].into();
@@ -87,7 +87,7 @@ impl World {
         self.cluster.applications.iter_mut().find(|row| row.id == app(number)).unwrap()
     }
 
-    /// A container, and its use of the node.
+    /// Adds a container, and its use of the node.
     fn container(&mut self, number: u32, id: &str, request: i64, node: &str, state: ContainerState) {
         let node = format!("{node}:1");
         let resource = resource(2048, 2, 1);
@@ -106,7 +106,7 @@ impl World {
         self.container(1, &id, request(incarnation, Role::Worker, index), node, state);
     }
 
-    /// All containers are gone.
+    /// Removes all containers.
     fn clear(&mut self, number: u32) {
         for container in std::mem::take(&mut self.app(number).containers) {
             let Some(node) = self.cluster.nodes.iter_mut().find(|node| node.id == container.node) else { continue };
@@ -120,7 +120,7 @@ impl World {
         Duration::from_secs(self.second)
     }
 
-    /// A second passes.
+    /// Advances the time by one second.
     fn look(&mut self) -> Requests {
         self.second += 1;
         self.translator.see(self.now(), self.cluster.clone());
@@ -156,7 +156,7 @@ impl World {
         self.translator.bridge_plan(self.now(), CLOCK + self.second as i64).unwrap()
     }
 
-    /// Action, the requests with their nodes, and the reason.
+    /// The action, the requests with their nodes, and the reason.
     fn enforced_for(&mut self, number: u32) -> (wire::Action, Vec<(i64, String)>, String) {
         let plan = self.enforced().applications.into_iter().find(|plan| plan.id == app(number)).unwrap();
         let slots = plan.slots.iter().map(|slot| (slot.allocation_request, slot.node.clone())).collect();
@@ -171,7 +171,7 @@ impl World {
         &self.translator.servers[name]
     }
 
-    /// Phase, incarnation, and the slots with their servers.
+    /// The phase, the incarnation, and the slots with their servers.
     fn seen(&self, job: u64) -> (ObservedPhase, u32, Vec<(u32, String)>) {
         let seen = self.translator.snapshot().jobs.remove(&job).unwrap();
         let slots = seen.slots.iter().map(|slot| (slot.index, slot.server.clone())).collect();
@@ -294,7 +294,7 @@ fn what_fails_and_what_is_killed_is_told() {
     world.translator.cancel_failed(7);
     assert_eq!(world.look(), Requests::default());
 
-    // What the scheduler rejected was killed for that.
+    // A rejected application was killed because of the rejection.
     let mut world = World::with_job("", JOB);
     world.plan(false, vec![other(v1::Action::Reject, "not worth it")]);
     assert_eq!(world.enforced_for(1), (wire::Action::Kill, vec![], "not worth it".into()));
@@ -349,7 +349,7 @@ fn what_cant_be_a_job_is_killed_with_the_reason() {
 
     world.answer(2, Submitted::Refused("needs 9 GPUs".into()));
     assert_eq!(world.enforced_for(2), (wire::Action::Kill, vec![], "needs 9 GPUs".into()));
-    // A name that is taken gets a number, once.
+    // If a name is taken, the job gets a number, once.
     world.answer(3, Submitted::NameTaken("taken".into()));
     let step = world.look();
     assert_eq!(step.submit[0].1.name, "mnist-3");
@@ -376,7 +376,7 @@ fn a_new_start_knows_its_jobs_from_plans_alone() {
     assert_eq!(world.seen(7), (ObservedPhase::Running, 1, vec![(0, "a".into())]));
     assert_eq!(world.server("a").foreign.get("gpu"), None);
 
-    // The daemon came back without it: it is asked again, and knows best.
+    // The daemon came back without the job. It is asked again, and its answer counts.
     world.translator.attached();
     world.plan(true, vec![]);
     assert_eq!(world.look().submit.len(), 1);
@@ -396,7 +396,7 @@ fn the_first_picture_knows_whose_containers_are_whose() {
     assert_eq!(world.seen(7), (ObservedPhase::Running, 2, vec![(0, "a".into())]));
     assert_eq!(world.server("a").foreign.get("gpu"), None);
     assert_eq!(world.look(), Requests::default());
-    // One that isn't told of was forgotten by a ResourceManager that was started anew.
+    // A job whose application isn't reported was forgotten by a restarted ResourceManager.
     world.look_for(30);
     assert_eq!(world.seen(8).0, ObservedPhase::Failed);
 }
@@ -421,7 +421,7 @@ fn a_job_that_was_just_submitted_isnt_missed_in_an_older_plan() {
     world.plan(true, vec![]);
     assert_eq!(world.look(), Requests::default());
     assert_eq!(world.orders(1).job, 7);
-    // Jobs of other managers and of nobody are none of ours.
+    // Jobs of other managers, and jobs without an external id, aren't this adapter's.
     let stranger = JobPlan { external: None, ..run(9, 1, &[(W, 0, "a")]) };
     let elsewhere = v1::ExternalId { cluster: "slurm".into(), native: app(1) };
     let waits = JobPlan { job: 8, external: Some(elsewhere), ..other(v1::Action::Wait, "later") };
@@ -441,7 +441,7 @@ fn a_new_incarnation_comes_after_the_old_one() {
     let (zero, one) = (request(2, W, 0), request(2, W, 1));
     assert_eq!((action, slots), (wire::Action::Run, vec![(zero, "b:1".into()), (one, "b:1".into())]));
     assert_eq!(world.seen(7), (ObservedPhase::Stopping, 1, vec![(0, "a".into())]));
-    // While both are there, a slot has its newer container, and the older one is in the way.
+    // While both exist, a slot has its newer container, and the older one has to leave first.
     world.worker(2, 0, "b", ContainerState::Allocated);
     world.look_for(5);
     assert_eq!(world.seen(7), (ObservedPhase::Starting, 2, vec![(0, "b".into())]));
@@ -488,11 +488,11 @@ fn slots_without_containers_are_refused_with_numbers() {
         assert!(cause.contains(part), "{cause}");
     }
     assert_eq!(world.look_for(20), Requests::default(), "once");
-    // Workers alone can't go on.
+    // Workers alone can't continue.
     let (action, slots, reason) = world.enforced_for(1);
     assert_eq!((action, slots.len(), reason == cause), (wire::Action::Hold, 0, true));
     assert_eq!((world.orders(1).standing(), world.orders(1).reason), (Standing::Wait, cause));
-    // The same again is a new chance.
+    // The same plan again starts a new attempt.
     assert_eq!(world.run(1, &[(W, 0, "a"), (W, 1, "b"), (P, 0, "b")]), ACCEPTED);
     assert_eq!(world.enforced_for(1).1.len(), 3);
     assert_eq!(world.look_for(11).refused.len(), 1);
@@ -550,7 +550,7 @@ fn waiting_stopping_and_releasing() {
     assert_eq!((orders.standing(), orders.reason.as_str(), orders.slots), (Standing::Released, "yours", vec![]));
     assert_eq!(world.seen(7).0, ObservedPhase::Running);
 
-    // Its training is done: it ends by itself, if it does.
+    // Its training is done. It should end by itself.
     let done = JobPlan { ended: "completed".into(), ..other(v1::Action::Stop, "completed: converged") };
     world.plan(false, vec![done]);
     assert_eq!(world.enforced_for(1).1, [(request(1, W, 0), "a:1".into())]);
@@ -577,12 +577,12 @@ fn plans_are_numbered_and_stand_no_longer_than_the_daemons() {
     world.run(1, &[(W, 0, "a")]);
     let second = world.enforced();
     assert!(second.number > first.number);
-    // An adapter with a slow clock follows one with a fast one.
+    // An adapter with a slow clock follows one with a fast clock.
     world.cluster.enforced = second.number + 1000;
     world.look();
     assert_eq!(world.enforced().number, second.number + 1001);
 
-    // The daemon is away: what it said stands for a minute.
+    // The daemon isn't reachable. Its plan is valid for a minute.
     world.second += 50;
     assert!(world.enforced().ttl_ms <= 10_000);
     assert_eq!(world.orders(1).standing(), Standing::Run);
@@ -601,7 +601,7 @@ fn what_others_use_is_what_no_slot_has() {
     world.run(1, &[(W, 0, "a")]);
     world.look();
     world.worker(1, 0, "a", ContainerState::Running);
-    // Told a moment later than its container, and the ApplicationMaster beside it.
+    // The use is reported a moment later than the container, and includes the ApplicationMaster's.
     world.cluster.nodes[0].allocated = resource(2048 + 512, 2 + 1, 1);
     world.look();
     assert!(world.server("a").foreign.is_empty(), "more is believed late");
@@ -613,7 +613,7 @@ fn what_others_use_is_what_no_slot_has() {
     world.cluster.nodes[0].allocated.clear();
     world.look();
     assert!(world.server("a").foreign.is_empty(), "less is believed at once");
-    // A container that no slot has.
+    // A container without a slot.
     world.container(1, "odd", 5, "a", ContainerState::Running);
     world.look_for(5);
     assert_eq!((world.server("a").foreign["gpu"], world.seen(7).2), (1000, vec![]));
@@ -643,7 +643,7 @@ fn a_resource_manager_that_restarts_loses_nothing() {
     world.worker(1, 1, "b", ContainerState::Running);
     world.look();
     let (before, orders) = (world.seen(7), world.orders(1));
-    // It knows the application, whose ApplicationMaster hasn't come back, and neither node.
+    // It knows the application, whose ApplicationMaster hasn't returned, but no node.
     let (nodes, containers) = (world.cluster.nodes.clone(), world.app(1).containers.clone());
     world.cluster.started_ms += 1;
     world.cluster.nodes.clear();
@@ -652,7 +652,7 @@ fn a_resource_manager_that_restarts_loses_nothing() {
     assert_eq!(world.look_for(40), Requests::default());
     assert_eq!((world.seen(7), world.orders(1)), (before.clone(), orders.clone()));
     assert_eq!(world.enforced_for(1).1.len(), 2);
-    // One comes back with its container, a moment later; the other one has lost it.
+    // One node returns, and its container is reported a moment later. The other node has lost its container.
     world.cluster.nodes = nodes;
     world.app(1).set_state(ApplicationState::Running);
     world.look();
@@ -723,7 +723,7 @@ fn what_began_alone_goes_on_until_it_is_decided_about() {
     world.look();
     assert_eq!((world.enforced_for(1).0, world.seen(7).0), (wire::Action::Release, ObservedPhase::Running));
     assert_eq!(world.seen(7).1, ALONE, "no incarnation of the daemon's");
-    // Its containers leave before those of the plan are missed.
+    // Its containers leave before the planned ones count as missing.
     world.run(1, &[(W, 0, "a"), (W, 1, "b")]);
     assert_eq!(world.enforced_for(1).1.len(), 2);
     assert_eq!((world.orders(1).incarnation, world.seen(7).0), (1, ObservedPhase::Stopping));
@@ -771,7 +771,7 @@ fn a_secret_is_known_by_its_hash() {
     assert_eq!((world.translator.secret(&app(2)), world.translator.secret("application_x")), (None, None));
 }
 
-/// As the daemon tells of a job when it is asked.
+/// A job as the daemon reports it.
 fn known(job: u64, number: u32, incarnation: u32, slots: &[(Role, u32, &str)]) -> v1::JobStatus {
     let mut spec = jobfile::read(JOB, "alice", "", Accounts::Yarn).unwrap();
     spec.queue = "dl".into();
@@ -782,7 +782,7 @@ fn known(job: u64, number: u32, incarnation: u32, slots: &[(Role, u32, &str)]) -
 }
 
 impl World {
-    /// A second passes for one that is told by the REST API.
+    /// Advances the time by one second, with the REST API's data.
     fn look_at_roles(&mut self) -> Requests {
         self.second += 1;
         let containers = self.cluster.applications.iter().flat_map(|app| &app.containers);
@@ -799,7 +799,7 @@ fn nobody_gives_anothers_application_a_command() {
         job.spec.as_mut().unwrap().tenant = "mallory".into();
         v1::JobStatus { tenant: "mallory".into(), ..job }
     };
-    // Told of before the application is there, and after.
+    // The job is reported before the application is, and after.
     for early in [true, false] {
         let mut world = World::new("api = \"rest\"\nresourcemanager = \"http://rm:1\"");
         world.plan(true, vec![]);
@@ -820,7 +820,7 @@ fn nobody_gives_anothers_application_a_command() {
         let orders = world.orders(1);
         assert_eq!((orders.standing(), orders.worker_command.as_str()), (Standing::Wait, ""), "{early}");
         assert!(world.translator.apps[&app(1)].spec.is_none());
-        // Whose it is runs it, whoever says that it is theirs.
+        // Only the job of the application's user runs.
         world.translator.learn(world.now(), vec![known(8, 1, 0, &[]), mallory(1)]);
         let answers = world.plan(true, vec![run(8, 1, &[(W, 0, "a")]), runs()]);
         let refused: Vec<u64> =
@@ -855,19 +855,19 @@ fn without_plug_ins_the_daemon_says_what_applications_are() {
     world.submit(1, "");
     world.submit(2, "");
     world.plan(true, vec![]);
-    // Nobody tells what they are; nobody kills them for it.
+    // The job files aren't known, but that is no reason to kill the applications.
     let step = world.look_at_roles();
     assert_eq!((step.submit.len(), step.look_up), (0, true));
     assert_eq!(world.enforced_for(1).0, wire::Action::Hold);
     assert_eq!(world.orders(1).standing(), Standing::Wait);
     world.translator.learn(world.now(), vec![known(7, 1, 0, &[])]);
     assert!(world.translator.apps[&app(1)].spec.is_some());
-    // For the other one it is asked again for a while.
+    // The daemon is queried for the other one for a while.
     let asked: usize = (0..40).map(|_| usize::from(world.look_at_roles().look_up)).sum();
     assert!((9..=11).contains(&asked), "{asked}");
     assert_eq!(world.enforced_for(2).0, wire::Action::Hold, "it is left alone");
 
-    // Containers are the slots that are planned on their nodes.
+    // Containers are identified by the slots planned on their nodes.
     world.app(1).set_state(ApplicationState::Running);
     world.run(1, &[(W, 0, "a"), (W, 1, "b")]);
     world.container(1, "c2", 0, "b", ContainerState::Running);
@@ -876,7 +876,7 @@ fn without_plug_ins_the_daemon_says_what_applications_are() {
     let both = vec![(0, "a".to_owned()), (1, "b".to_owned())];
     assert_eq!(world.seen(7), (ObservedPhase::Running, 1, both.clone()));
     assert_eq!(world.server("a").foreign.get("cpu"), None, "they are ours");
-    // A restart: the old ones leave.
+    // A restart: the old containers leave.
     world.run(2, &[(W, 0, "a"), (W, 1, "b")]);
     world.look_at_roles();
     assert_eq!(world.seen(7), (ObservedPhase::Stopping, 1, both.clone()));
@@ -885,7 +885,7 @@ fn without_plug_ins_the_daemon_says_what_applications_are() {
     world.look_at_roles();
     assert_eq!(world.seen(7), (ObservedPhase::Running, 2, vec![(0, "a".to_owned())]));
 
-    // It is where its job file says, until somebody puts it elsewhere.
+    // It is in its job file's queue until someone moves it.
     assert_eq!(world.translator.misplaced(), []);
     world.app(1).queue = "root.dl".into();
     world.look_at_roles();
@@ -922,7 +922,7 @@ fn a_job_whose_application_never_comes_has_failed_after_a_while() {
     let seen = world.translator.snapshot().jobs.remove(&7).unwrap();
     assert_eq!(seen.phase(), ObservedPhase::Failed);
     assert!(seen.message.contains("never told of it"), "{}", seen.message);
-    // Nobody plans it: it is forgotten in the end.
+    // No plan contains it, so it is forgotten eventually.
     for _ in 0..60 {
         world.look_at_roles();
     }
