@@ -1,4 +1,4 @@
-//! The loop that ties the daemon, Ray's head and time together.
+//! The agent: it connects the daemon, Ray's head and time.
 
 use std::{
     collections::BTreeSet,
@@ -22,9 +22,9 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const MOST_SAID: usize = 16;
 
-/// Runs the adapter until `shutdown` resolves: looks at Ray's cluster, attaches to the daemon, and writes its plans
-/// down where drivers read them. What runs goes on while the daemon or this adapter is away. Whatever goes wrong is
-/// reported and survived.
+/// Runs the adapter until `shutdown` resolves. Polls Ray's cluster, attaches to the daemon, and writes its plans to a
+/// place where drivers read them. Running jobs continue while the daemon or this adapter isn't available. Errors are
+/// reported, and the adapter continues.
 pub async fn run(config: Config, daemon: Arc<dyn Daemon>, shutdown: impl Future<Output = ()> + Send) {
     let agent = Agent::new(Arc::new(config));
     let began = agent.began;
@@ -35,15 +35,15 @@ struct Agent {
     config: Arc<Config>,
     translator: Translator,
     head: Option<Head>,
-    /// What was wrong with the head's answers: the next connection is to the dashboard.
+    /// The error in the head's answers, if any. Then the next connection is to the dashboard.
     strange: Option<String>,
-    /// When the head is to be looked at, or tried, again.
+    /// Time of the next poll of the head, or of the next attempt to connect.
     next_look: Duration,
     wait: Duration,
-    /// What was said to be wrong since it was last well.
+    /// The problems that were logged since the last successful poll.
     said: BTreeSet<String>,
     has_seen: bool,
-    /// Something may be to do at the head before the next look.
+    /// Whether there may be actions at the head before the next poll.
     is_due: bool,
     began: Instant,
 }
@@ -110,9 +110,9 @@ impl Agent {
         Ok(head)
     }
 
-    /// The head is away: what was seen last stands until it is back.
+    /// Handles an error of the head. The last view stays valid until the head answers again.
     fn lose(&mut self, error: &HeadError) {
-        // Once is enough, however long it stays away, and so are a few where it says something else each time.
+        // One warning per problem, and only a limited number if the problem changes each time.
         if self.said.len() < MOST_SAID && self.said.insert(error.to_string()) {
             tracing::warn!("{error}; trying again");
         } else {
@@ -130,7 +130,7 @@ impl Manager for Agent {
         self.config.name.clone()
     }
 
-    /// An empty cluster would end everything that runs.
+    /// With an empty cluster, all running jobs would end.
     fn is_ready(&self) -> bool {
         self.has_seen
     }
@@ -148,7 +148,7 @@ impl Manager for Agent {
         self.translator.snapshot()
     }
 
-    /// Looks at the head when it is time, and does what there is to do.
+    /// Polls the head if it is due, and carries out pending actions.
     async fn act(&mut self, now: Duration, outbox: &mut Outbox) -> Option<Duration> {
         let looks = now >= self.next_look;
         if looks || (self.is_due && self.head.is_some()) {

@@ -1,4 +1,4 @@
-//! Ray's resources in the core's terms.
+//! Ray's resources as the core's.
 
 use std::{
     cmp::Reverse,
@@ -14,15 +14,15 @@ use super::{
 };
 use crate::file::MOST_DEVICES;
 
-/// Ray counts memory in bytes.
+/// Bytes per MiB. Ray counts memory in bytes.
 pub(crate) const MIB: f64 = 1_048_576.0;
 const WHOLE: i64 = 1000;
-/// Names that mean something else to the core, or that Ray counts under another name.
+/// Names with another meaning in the core, or that Ray counts under another name.
 const TAKEN: [&str; 4] = ["gpu", "cpu", "disk", "bandwidth"];
-/// Ray's own bookkeeping: addresses, accelerators that are counted elsewhere, bundles of placement groups.
+/// Ray's internal resources: addresses, accelerators that are counted elsewhere, bundles of placement groups.
 const BOOKKEEPING: [&str; 3] = ["node:", "accelerator_type:", "bundle_group_"];
 
-/// Where Ray says of what type a node's GPUs are.
+/// Ray's label with the type of a node's GPUs.
 pub(crate) const GPU_TYPE: &str = "ray.io/accelerator-type";
 
 /// The kind of a node's GPUs.
@@ -39,7 +39,7 @@ pub(crate) fn devices(total: &Resources, kind: &str) -> Vec<Device> {
     vec![Device { kind: kind.to_owned() }; count]
 }
 
-/// What of a node's or a bundle's resources is counted, as far as it can be: no more than so many of others' making.
+/// Keeps the resources of a node or a bundle that are counted and valid. The number of custom resources is limited.
 pub(crate) fn counted(mut resources: Resources) -> Resources {
     let mut left = MOST_RESOURCES;
     resources.retain(|name, amount| {
@@ -53,19 +53,19 @@ pub(crate) fn counted(mut resources: Resources) -> Resources {
     resources
 }
 
-/// Whether Ray itself has a resource of that name.
+/// Whether a name is one of Ray's own resources.
 pub(crate) fn is_own(name: &str) -> bool {
     matches!(name, "CPU" | "GPU" | "memory")
 }
 
-/// Everything but GPUs, rounded down.
+/// All resources except GPUs, rounded down.
 pub(crate) fn capacity(total: &Resources) -> BTreeMap<String, i64> {
     let known = total.iter().filter_map(|(name, amount)| Some((name_of(name)?, amount)));
     known.map(|(name, amount)| (name.to_owned(), sub_units(name, *amount).floor() as i64)).collect()
 }
 
-/// What others use of a node: all that is gone of it, less what is ours. By the core's names, GPUs as `GPU`, rounded
-/// up.
+/// The foreign use of a node: its used resources minus those of Trainmaster's jobs. By the core's names, with GPUs as
+/// `GPU`, rounded up.
 pub(crate) fn foreign(node: &Node, ours: &Resources) -> BTreeMap<String, i64> {
     let mut used = BTreeMap::new();
     for (name, total) in &node.total {
@@ -79,13 +79,13 @@ pub(crate) fn foreign(node: &Node, ours: &Resources) -> BTreeMap<String, i64> {
     used
 }
 
-/// The core's name of a resource; none for GPUs, which are devices, and for what isn't counted.
+/// The core's name of a resource. `None` for GPUs, which are devices, and for resources that aren't counted.
 fn name_of(name: &str) -> Option<&str> {
     match name {
         "CPU" => Some("cpu"),
         "GPU" | "object_store_memory" => None,
         _ if BOOKKEEPING.iter().any(|prefix| name.starts_with(prefix)) => None,
-        // `CPU_group_<id>` and `CPU_group_<index>_<id>`: a bundle's own view of what it holds.
+        // `CPU_group_<id>` and `CPU_group_<index>_<id>` are the resources of a bundle.
         _ if name.rsplit_once('_').is_some_and(|(rest, id)| is_group(rest, id)) => None,
         _ if TAKEN.contains(&name) || name.starts_with("gpu:") => None,
         _ => Some(name),
@@ -97,21 +97,21 @@ fn is_group(rest: &str, id: &str) -> bool {
     id.len() == 36 && id.chars().all(|c| c.is_ascii_hexdigit()) && rest.ends_with("_group")
 }
 
-/// Ray counts to the ten-thousandth; what is finer than that is an error of its floats.
+/// Converts to sub-units. Ray counts in ten-thousandths. Finer differences are rounding errors.
 fn sub_units(name: &str, amount: f64) -> f64 {
     let scaled = if name == "memory" { amount / MIB } else { amount * WHOLE as f64 };
     if (scaled - scaled.round()).abs() < 0.05 { scaled.round() } else { scaled }
 }
 
-/// Shares of GPUs that Ray says are used, without saying which: laid on those where most is free beside what ours have,
-/// the last first, whole ones before parts.
+/// Assigns used shares to GPUs, because Ray doesn't report which GPUs are used. GPUs with the most free room beside
+/// Trainmaster's jobs come first, the last one first among equals. Whole GPUs come before parts.
 pub(crate) fn shares(milli: i64, ours: &[i64]) -> Vec<DeviceShare> {
     let mut shares = Vec::new();
     let mut left = milli;
     let mut free: Vec<(u32, i64)> = (0..).zip(ours.iter().map(|used| (WHOLE - used).max(0))).collect();
     free.sort_by_key(|(device, free)| (*free, *device));
     while left > 0 {
-        // A part goes where it fits best, as Ray packs them.
+        // A part is assigned to the best fit, as Ray packs them.
         let best = if left < WHOLE { free.iter().position(|(_, free)| *free >= left) } else { None };
         let Some((device, room)) = best.map(|at| free.remove(at)).or_else(|| free.pop()) else { break };
         let taken = left.min(room);
@@ -124,18 +124,19 @@ pub(crate) fn shares(milli: i64, ours: &[i64]) -> Vec<DeviceShare> {
     shares
 }
 
-/// The kinds of things that servers are said to have, beside Ray's own. The core has room for only so many, and nodes
-/// can invent any number: some people give every node a resource of its name. Once taken, a kind stays as long as a
-/// node has it.
+/// The reported kinds of resources, except Ray's own. The core has room for a limited number of kinds, and nodes can
+/// define any number. Some sites give every node a resource with the node's name. An admitted kind stays while a node
+/// has it.
 #[derive(Debug, Default)]
 pub(crate) struct Kinds {
     taken: BTreeSet<String>,
-    /// There were too many, and that was said.
+    /// Whether there were too many, which was logged.
     said: bool,
 }
 
 impl Kinds {
-    /// Where there are too many, takes those from the nodes that the fewest have; what the configuration names stays.
+    /// Limits the number of kinds. If there are too many, removes those that the fewest nodes have. Kinds in the
+    /// configuration are kept.
     pub(crate) fn admit(&mut self, nodes: &mut BTreeMap<NodeId, Node>, config: &Config) {
         let mut there: BTreeMap<String, usize> = BTreeMap::new();
         for node in nodes.values() {
@@ -210,7 +211,7 @@ mod tests {
     fn kinds_that_the_fewest_have_are_left_out_where_there_are_too_many() {
         let config = "[[node_types]]\nname = \"b\"\ncpu = 1\nresources = { zz = 1 }\nlabels = { t = \"b\" }";
         let (config, mut kinds) = (Config::parse(config, "test").unwrap(), Kinds::default());
-        // Each has a resource of its own name, as some people have it, and two in which all are alike.
+        // Each node has a resource with its own name, as at some sites, and two that are the same on all nodes.
         let node = |at: u8| Node {
             total: resources(&[("CPU", 1.0), ("fpga", 1.0), ("memory", 1.0), (&format!("n{at:03}"), 1.0)]),
             labels: BTreeMap::from([(GPU_TYPE.to_owned(), if at == 0 { "RARE" } else { "A100" }.to_owned())]),
@@ -224,7 +225,7 @@ mod tests {
         let (first, last) = (&nodes[&NodeId(vec![0])], &nodes[&NodeId(vec![254])]);
         assert!(last.total.keys().eq(["CPU", "fpga", "memory"]) && gpu_kind(&last.labels) == "gpu:a100");
         assert!(first.total.contains_key("n000"));
-        // One that comes later, with any number of kinds, takes nobody's place.
+        // A later node with any number of kinds doesn't displace others.
         let others = resources(
             &(0..64)
                 .map(|at| format!("a{at}"))
@@ -240,7 +241,7 @@ mod tests {
         kinds.admit(&mut nodes, &config);
         assert_eq!(kinds.taken, before);
         assert_eq!(nodes[&NodeId(vec![255, 0])].total, Resources::new());
-        // What goes makes room.
+        // Removed kinds make room.
         nodes.retain(|id, _| id.0[0] > 250);
         nodes.insert(NodeId(vec![255, 0]), Node { total: others, ..Node::default() });
         kinds.admit(&mut nodes, &config);
@@ -251,7 +252,7 @@ mod tests {
     fn foreign_use_is_what_is_gone_and_not_ours() {
         let node = Node {
             total: resources(&[("CPU", 4.0), ("GPU", 2.0), ("memory", 8.0 * MIB)]),
-            // 0.1 + 0.2 and the like: the floats are a little off.
+            // Rounding errors of floating-point numbers, such as 0.1 + 0.2.
             available: resources(&[("CPU", 1.0 - 1e-9), ("GPU", 0.75), ("memory", 5.5 * MIB)]),
             ..Node::default()
         };
@@ -259,7 +260,7 @@ mod tests {
         let used = foreign(&node, &ours);
         let expected = [("GPU", 250), ("cpu", 1000), ("memory", 3)];
         assert_eq!(used, expected.map(|(name, amount)| (name.to_owned(), amount)).into());
-        // A group that is just being placed or removed: its bundles are told before the node is.
+        // A group is just being placed or removed. Its bundles are reported before the node's resources.
         assert_eq!(foreign(&node, &node.total), BTreeMap::new());
     }
 

@@ -1,56 +1,57 @@
-//! How much is taken of what others on the cluster say. Whoever reaches Ray's head can register nodes, make placement
-//! groups and write into its key-value store, whatever they like: that must neither end the daemon, in which this
-//! adapter runs, nor fill it, nor keep it from what all others say.
+//! Limits for data from other users of the cluster. Anyone who can reach Ray's head can register nodes, create
+//! placement groups and write to its key-value store. Such data must not end the daemon, in which this adapter runs,
+//! must not exhaust its memory, and must not keep it from reading other data.
 
 use trainmaster_core::text::{is_unseen, shown};
 
-/// Bytes of an answer, decoded or not: a large cluster is far larger than gRPC's default of 4 MiB allows.
+/// Maximum bytes of an answer, decoded or not. A large cluster exceeds gRPC's default of 4 MiB.
 pub(super) const MOST_BYTES: usize = 128 << 20;
-/// Bytes of what a driver says of its job, and of a plan.
+/// Maximum bytes of a driver's record of its job, and of a plan.
 pub(super) const LONGEST_RECORD: usize = 1 << 20;
 pub(super) const LONGEST_PLAN: usize = 16 << 20;
-/// The same of what all drivers say.
+/// Maximum bytes of all drivers' records.
 pub(super) const MOST_IN_RECORDS: usize = 32 << 20;
-/// Keys in the key-value store, and bytes of one.
+/// Maximum number of keys in the key-value store, and maximum bytes of one.
 pub(super) const MOST_KEYS: usize = 20_000;
 pub(super) const LONGEST_KEY: usize = 256;
-/// Keys that are deleted at a time.
+/// Maximum number of keys that are deleted in one step.
 pub(super) const MOST_DELETED: usize = 256;
-/// Nodes: several times as many as Ray was ever tested with.
+/// Maximum number of nodes: several times as many as Ray was ever tested with.
 pub(super) const MOST_NODES: usize = 10_000;
-/// Bytes of a node's id.
+/// Maximum bytes of a node's id.
 pub(super) const LONGEST_ID: usize = 64;
-/// Bytes of the name of a node or a node type; digits of an id may come behind it.
+/// Maximum bytes of the name of a node or a node type. Digits of an id may be appended to it.
 pub(super) const LONGEST_NAME: usize = 200;
-/// Labels of a node, and bytes of one and of its value.
+/// Maximum number of labels of a node, and maximum bytes of a label and of its value.
 pub(super) const MOST_LABELS: usize = 64;
 pub(super) const LONGEST_LABEL: usize = 256;
-/// Resources of a node beside Ray's own, and bytes of the name of one.
+/// Maximum number of resources of a node besides Ray's own, and maximum bytes of a resource's name.
 pub(super) const MOST_RESOURCES: usize = 64;
 pub(super) const LONGEST_RESOURCE: usize = 64;
-/// The same of all nodes together, with the types of their GPUs: the core has room for some 250.
+/// Maximum number of kinds of resources of all nodes, including the types of their GPUs. The core has room for about
+/// 250.
 pub(super) const MOST_KINDS: usize = 128;
-/// What a node can have of anything, in the core's sub-units.
+/// Maximum amount of a resource of a node, in the core's sub-units.
 pub(super) const MOST_OF_ANY: f64 = 1e12;
-/// Characters of what is said in words.
+/// Maximum number of characters of a text for people.
 const LONGEST_TEXT: usize = 1000;
 
-/// What others say in words: escaped and cut, for logs and for people.
+/// Escapes and shortens a text from others, for logs and for people.
 pub(super) fn words(text: &str) -> String {
     shown(text, LONGEST_TEXT).into_owned()
 }
 
-/// Whether a text can be somebody's name.
+/// Whether a text can be a name.
 pub(super) fn is_name(text: &str, longest: usize) -> bool {
     (1..=longest).contains(&text.len()) && !text.chars().any(is_unseen)
 }
 
-/// A number as the daemon writes it: one that could be written otherwise would be two keys.
+/// Parses a number in the form in which the daemon writes it. Otherwise two keys could mean the same number.
 pub(super) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number: &u64| number.to_string() == text)
 }
 
-/// As many as are taken: those that are known go first.
+/// Limits a list to `most` elements. Known ones are kept first.
 pub(super) fn first<T>(mut all: Vec<T>, most: usize, is_known: impl Fn(&T) -> bool) -> Vec<T> {
     if all.len() > most {
         all.sort_by_key(|one| !is_known(one));

@@ -1,4 +1,4 @@
-//! The configuration file: where Ray's head is, and which nodes could come.
+//! The configuration file: the address of Ray's head, and the nodes that the autoscaler could add.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ const SHORTEST_POLL: Duration = Duration::from_millis(100);
 const DASHBOARD: &str = "http://127.0.0.1:8265";
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// Where Ray's head is, and what goes for its cluster.
+/// The address of Ray's head, and the settings for its cluster.
 ///
 /// # Examples
 /// ```
@@ -46,62 +46,62 @@ pub struct Config {
     pub address: String,
     /// Ray's dashboard, as `host:port`.
     pub dashboard: String,
-    /// Which of Ray's interfaces is used.
+    /// The interface to Ray.
     pub api: Api,
-    /// What is done with a version of Ray that this adapter wasn't tested with.
+    /// The treatment of an untested version of Ray.
     pub untested: Untested,
-    /// The file with the token of Ray's token authentication; none where Ray runs without.
+    /// The file with the token of Ray's token authentication. `None` if Ray runs without it.
     pub token_file: Option<PathBuf>,
-    /// How often the head is asked.
+    /// Interval between polls of the head.
     pub poll: Duration,
-    /// How long a placement group may be pending.
+    /// Maximum time of a pending placement group.
     pub placement_timeout: Duration,
-    /// How long a driver may take to make the placement groups of a plan.
+    /// Maximum time for a driver to create the placement groups of a plan.
     pub driver_timeout: Duration,
-    /// Whether the autoscaler is told which nodes are needed.
+    /// Whether the autoscaler is asked for the needed nodes.
     pub request_resources: bool,
-    /// What each node has beside what Ray counts: `bandwidth` in Mbit/s, `disk` in MiB.
+    /// Each node's resources that Ray doesn't count: `bandwidth` in Mbit/s, `disk` in MiB.
     pub uncounted: BTreeMap<String, i64>,
     /// The nodes that an autoscaler could add.
     pub node_types: Vec<NodeType>,
 }
 
-/// Which of Ray's interfaces is used.
+/// The interface to Ray.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Api {
-    /// The head's gRPC; where that can't be trusted, the dashboard's REST.
+    /// The head's gRPC. If that can't be trusted, the dashboard's REST.
     #[default]
     Auto,
-    /// The dashboard's REST: what there is is seen, nothing is changed.
+    /// The dashboard's REST. The cluster is observed, and nothing is changed.
     Rest,
 }
 
-/// What is done with a version of Ray that this adapter wasn't tested with.
+/// The treatment of an untested version of Ray.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Untested {
-    /// It is looked at over REST.
+    /// It is observed over REST.
     #[default]
     Observe,
-    /// It is spoken to as if it were tested.
+    /// It is used as if it were tested.
     Trust,
 }
 
 /// Nodes of one kind that an autoscaler could add.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeType {
-    /// As in the cluster's configuration; its servers are called `<name>-0`, `<name>-1`, …
+    /// The name in the cluster's configuration. Its servers are named `<name>-0`, `<name>-1`, …
     pub name: String,
-    /// So many at most.
+    /// Maximum number of nodes.
     pub count: u32,
-    /// What each has, as Ray counts it: `GPU`, `CPU`, `memory` in bytes, and others.
+    /// The resources of each node, as Ray counts them: `GPU`, `CPU`, `memory` in bytes, and others.
     pub resources: BTreeMap<String, f64>,
-    /// As in the cluster's configuration: by these the autoscaler knows which nodes are meant.
+    /// The labels in the cluster's configuration, by which the autoscaler identifies the node type.
     pub labels: BTreeMap<String, String>,
-    /// How long one takes to start.
+    /// The start-up time of a node.
     pub delay: Duration,
-    /// A node that hasn't come by then won't.
+    /// Maximum wait for a node.
     pub timeout: Duration,
 }
 
@@ -151,11 +151,11 @@ impl Config {
         Self::parse(&file::read(path)?, &path.display().to_string())
     }
 
-    /// Reads the text of a configuration file; `origin` is the name that errors give it. What it leaves open comes from
-    /// `RAY_ADDRESS`, `RAY_API_SERVER_ADDRESS` and `RAY_AUTH_TOKEN_PATH`, then from the defaults.
+    /// Parses the text of a configuration file. `origin` is its name in errors. Missing values come from `RAY_ADDRESS`,
+    /// `RAY_API_SERVER_ADDRESS` and `RAY_AUTH_TOKEN_PATH`, then from the defaults.
     ///
     /// # Errors
-    /// Names the file, the key, the value and what is allowed.
+    /// Each error names the file, the key, the value and the allowed values.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         file::parse(text, origin, |file: File| Self::read(file, &variable))
@@ -166,12 +166,12 @@ impl Config {
         check_name(&name).map_err(|problem| ("name".into(), quoted(&name), problem))?;
         let (key, address) = match file.address {
             Some(address) => ("address", address),
-            // "auto" tells Ray's own programs to look for a cluster on their machine.
+            // "auto" tells Ray's own programs to search for a cluster on their machine.
             None => ("RAY_ADDRESS", variable("RAY_ADDRESS").filter(|address| address != "auto").unwrap_or_default()),
         };
         let address = if address.is_empty() && key == "RAY_ADDRESS" { "127.0.0.1:6379".into() } else { address };
         check_address(&address).map_err(|problem| (key.into(), quoted(&address), problem))?;
-        // As Ray's own programs have it.
+        // The same as in Ray's own programs.
         let (key, dashboard) = match file.dashboard {
             Some(dashboard) => ("dashboard", dashboard),
             None => ("RAY_API_SERVER_ADDRESS", variable("RAY_API_SERVER_ADDRESS").unwrap_or_else(|| DASHBOARD.into())),
@@ -266,7 +266,7 @@ impl NodeType {
         (0..self.count).map(|at| format!("{}-{at}", self.name))
     }
 
-    /// Whether a server of that name is one of its.
+    /// Whether a server belongs to this node type.
     pub(crate) fn has(&self, server: &str) -> bool {
         let number = server.strip_prefix(&self.name).and_then(|rest| rest.strip_prefix('-'));
         number.is_some_and(|text| text.parse().is_ok_and(|at: u32| at < self.count && at.to_string() == text))
@@ -291,7 +291,7 @@ fn check_address(address: &str) -> Result<(), String> {
     }
 }
 
-/// Its `host:port`.
+/// The `host:port` of a URL.
 fn read_dashboard(url: &str) -> Result<String, String> {
     let address = url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
     match address {

@@ -1,7 +1,7 @@
-//! Ray's dashboard, over its REST API: what is public of the cluster, to look at only.
+//! Ray's dashboard, over its REST API. It shows the public data of the cluster, for observation only.
 //!
-//! It tells no node's free resources, so these are what is left beside placement groups, actors and tasks. What drivers
-//! and this adapter wrote down, and which nodes are draining, it doesn't tell at all.
+//! It doesn't report nodes' free resources, so they are computed from placement groups, actors and tasks. It doesn't
+//! report the data that drivers and this adapter wrote, nor which nodes are draining.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,13 +27,13 @@ use super::{
     view::{Bundle, Group, GroupState, Node, NodeId, Resources, View, why},
 };
 
-/// One answer; a large cluster takes a while to be put together.
+/// Maximum wait for an answer. The dashboard of a large cluster takes some time to assemble it.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Where Ray says which of the autoscaler's node types a node is of.
+/// Ray's label with the autoscaler's node type of a node.
 const NODE_TYPE: &str = "ray.io/node-group";
 
 const VERSION: &str = "/api/version";
-// No table has more rows than Ray's own limit.
+// No table can have more rows than Ray's own limit.
 const NODES: &str = "/api/v0/nodes?limit=10000&filter_keys=state&filter_predicates=%3D&filter_values=ALIVE";
 const GROUPS: &str =
     "/api/v0/placement_groups?detail=1&limit=10000&filter_keys=state&filter_predicates=!%3D&filter_values=REMOVED";
@@ -50,10 +50,10 @@ pub(crate) struct Dashboard {
 }
 
 impl Dashboard {
-    /// Finds it, and asks for the version.
+    /// Connects, and reads the version.
     ///
     /// # Errors
-    /// The token's file can't be read, nobody answers, or the token isn't the right one.
+    /// The token's file can't be read, there is no answer, or the token is wrong.
     pub(crate) async fn connect(config: &Config) -> Result<Self, HeadError> {
         let mut dashboard = Self { address: config.dashboard.clone(), token: None, version: String::new() };
         dashboard.token = token(config).map_err(|problem| dashboard.error(&problem, Trouble::Token))?;
@@ -61,11 +61,11 @@ impl Dashboard {
         Ok(dashboard)
     }
 
-    /// What matters of the cluster, as far as it can be seen from here.
+    /// Returns the relevant state of the cluster, as far as the dashboard shows it.
     pub(crate) async fn look(&self) -> Result<View, HeadError> {
         let groups = self.table(GROUPS, Rows::All).await?;
         let nodes = self.table(NODES, Rows::All).await?;
-        // Without some of what others use it is still known what there is.
+        // If a part of the foreign use is missing, the rest is still useful.
         let actors = self.table(ACTORS, Rows::First).await?;
         let tasks = self.table(TASKS, Rows::First).await?;
         Ok(view(nodes, groups, actors, tasks))
@@ -96,14 +96,14 @@ impl Dashboard {
         serde_json::from_slice(&body).map_err(|error| away(error.to_string()))
     }
 
-    /// A connection for each question: they are few. An answer that sends elsewhere is not followed, since the token is
-    /// for this dashboard.
+    /// Sends a GET request over a new connection, because requests are few. Redirections aren't followed, since the
+    /// token is for this dashboard only.
     async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
         let stream = TcpStream::connect(&self.address).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // It ends with the sender.
         tokio::spawn(connection);
-        // Older dashboards fail where they aren't told who asks.
+        // Older dashboards fail without a user agent.
         let mut request = Request::get(path).header(HOST, &self.address).header(USER_AGENT, "trainmaster");
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token.as_encoded_bytes());
@@ -118,7 +118,7 @@ impl Dashboard {
     }
 }
 
-/// How much of a table is needed.
+/// The required part of a table.
 #[derive(PartialEq)]
 enum Rows {
     All,
@@ -174,7 +174,7 @@ struct GroupRow {
 struct BundleRow {
     bundle_id: BundleId,
     unit_resources: Resources,
-    /// Empty where it isn't placed.
+    /// Empty if it isn't placed.
     #[serde(default)]
     node_id: String,
 }
@@ -200,7 +200,7 @@ struct ActorRow {
 
 #[derive(Deserialize)]
 struct TaskRow {
-    /// Those of actors use what the actor has.
+    /// Tasks of actors use the actor's resources.
     r#type: String,
     #[serde(flatten)]
     uses: ActorRow,
@@ -233,7 +233,7 @@ fn view(nodes: Vec<NodeRow>, groups: Vec<GroupRow>, actors: Vec<ActorRow>, tasks
         }
     }
     let tasks = tasks.into_iter().filter(|task| task.r#type == "NORMAL_TASK").map(|task| task.uses);
-    // What runs in a placement group uses what that has.
+    // Tasks and actors in a placement group use its resources.
     for row in actors.into_iter().chain(tasks).filter(|row| row.placement_group_id.is_none()) {
         if let (Some(node), Some(resources)) = (row.node_id.as_deref().and_then(node_id), row.required_resources) {
             using(&node, &resources);
@@ -260,7 +260,7 @@ fn view(nodes: Vec<NodeRow>, groups: Vec<GroupRow>, actors: Vec<ActorRow>, tasks
     view
 }
 
-/// `None`: there is none, which some versions write in ones.
+/// Parses a node's id. `None`: there is none. Some versions write that as all ones.
 fn node_id(hex: &str) -> Option<NodeId> {
     NodeId::parse(hex).filter(|node| node.is_sound() && node.0.iter().any(|byte| *byte != 0xff))
 }
@@ -311,7 +311,7 @@ mod tests {
         )
     }
 
-    /// Answers, by the beginning of the path, to those that know the token.
+    /// Serves answers by the beginning of the path, to requests with the token.
     async fn serve(answers: Vec<(&'static str, String)>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -373,7 +373,7 @@ mod tests {
 
         let node = &view.nodes[&NodeId::parse(NODE).unwrap()];
         assert_eq!((node.name.as_str(), node.node_type.as_str(), node.total["GPU"]), ("a", "burst", 2.0));
-        // Of 8 cores: two groups of two, an actor of a half, a task of one.
+        // Of 8 cores, two groups use two each, an actor a half, and a task one.
         assert_eq!((node.available["CPU"], node.available["memory"]), (2.5, 22_162_587_648.0));
         assert_eq!(node.available["GPU"], 2.0 - 2.0 - 0.25 - 0.25);
 

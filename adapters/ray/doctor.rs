@@ -1,4 +1,4 @@
-//! Whether a Ray cluster will do.
+//! Checks whether a Ray cluster can be used.
 
 use std::{collections::BTreeSet, sync::Arc, thread, time::Duration};
 
@@ -13,10 +13,9 @@ use super::{
 };
 use trainmaster_manager::{Check, Health};
 
-/// Looks at Ray's head, its version, the token, the nodes and their labels, and at who scales the cluster. Writes
-/// nothing.
+/// Checks Ray's head, its version, the token, the nodes and their labels, and the autoscaler. Writes nothing.
 pub fn doctor(config: &Config) -> Vec<Check> {
-    // Hosts may be inside a runtime of their own.
+    // The call runs in its own thread, because hosts may be inside another runtime.
     let looked = thread::scope(|scope| scope.spawn(|| look(config)).join());
     match looked.expect("looking doesn't panic") {
         Ok((head, view)) => judge(config, &Found::new(&head), view),
@@ -44,12 +43,12 @@ fn look(config: &Config) -> Result<(Head, View), HeadError> {
     })
 }
 
-/// What answered.
+/// The result of connecting.
 struct Found<'a> {
     version: &'a str,
-    /// Why nothing can be changed.
+    /// Why the cluster can only be observed, if so.
     observing: Option<&'a str>,
-    /// An autoscaler reports; none where that can't be seen.
+    /// Whether an autoscaler reports. `None` if that can't be observed.
     has_autoscaler: Option<bool>,
 }
 
@@ -89,7 +88,7 @@ fn judge(config: &Config, found: &Found<'_>, view: View) -> Vec<Check> {
     checks
 }
 
-/// Some labels mean something to the scheduler, which refuses servers where they make no sense.
+/// Checks the labels. The scheduler evaluates some of them, and refuses servers with invalid values.
 fn labels(config: &Config, view: View) -> Check {
     let mut translator = Translator::new(Arc::new(config.clone()));
     translator.see(Duration::ZERO, view);

@@ -1,4 +1,4 @@
-//! What hosts know of this adapter.
+//! The adapter's description for hosts.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use trainmaster_manager::{AdapterInfo, Check, Daemon, Launch, Running, Shutdown}
 use super::{Config, doctor, run};
 use crate::{FileError, file};
 
-/// What hosts know of this adapter.
+/// The adapter's description for hosts.
 pub const INFO: AdapterInfo = AdapterInfo {
     name: "ray",
     summary: "a Ray cluster; drivers make the placement groups that plans ask for",

@@ -41,28 +41,28 @@ use super::{
     view::{Ask, Bundle, Group, GroupState, Node, NodeId, Record, Request, View, why},
 };
 
-/// What Ray's head and this adapter say to each other.
+/// The messages of Ray's head.
 #[allow(unreachable_pub, reason = "generated")]
 mod rpc {
     tonic::include_proto!("ray.rpc");
 }
 
-/// The same of autoscalers.
+/// The messages of autoscalers.
 #[allow(unreachable_pub, reason = "generated")]
 mod autoscaler {
     tonic::include_proto!("ray.rpc.autoscaler");
 }
 
-/// Where drivers and adapters write.
+/// The namespace for the data of drivers and adapters.
 const NAMESPACE: &[u8] = b"trainmaster";
 const CONNECT: Duration = Duration::from_secs(5);
-/// One call; the head answers in milliseconds.
+/// Maximum duration of a call. The head answers in milliseconds.
 const ANSWER: Duration = Duration::from_secs(10);
-/// What was too long is looked at again every so many looks.
+/// Number of polls after which values that were too long are read again.
 const PATIENCE: u32 = 60;
-/// How prost's errors begin.
+/// The beginning of prost's errors.
 const UNREADABLE: &str = "failed to decode Protobuf message";
-/// What to do where the token is refused.
+/// Advice if the token is refused.
 pub(crate) const TOKEN_HINT: &str = "; give the file with the cluster's token (token_file)";
 
 type Authorized = InterceptedService<Channel, Token>;
@@ -90,22 +90,22 @@ pub(crate) struct Gcs {
     jobs: JobInfoGcsServiceClient<Authorized>,
     groups: PlacementGroupInfoGcsServiceClient<Authorized>,
     store: InternalKvGcsServiceClient<Authorized>,
-    /// The names of nodes that were seen: they don't change.
+    /// The names of known nodes. They don't change.
     names: BTreeMap<Vec<u8>, String>,
     looks: u32,
-    /// Keys of what is too long to be read.
+    /// Keys of values that are too long.
     too_long: BTreeSet<String>,
-    /// A driver, or somebody in its name, wrote what makes no sense, and that was said.
+    /// Whether a driver's record, or one in its name, was invalid, which was logged.
     said: bool,
-    /// An autoscaler that reports; only Ray's second one does.
+    /// Whether an autoscaler reports. Only version 2 of Ray's autoscaler does.
     pub(crate) has_autoscaler: bool,
 }
 
 impl Gcs {
-    /// Connects, and asks for the version.
+    /// Connects, and reads the version.
     ///
     /// # Errors
-    /// The token's file can't be read, nobody answers, or the token isn't the right one.
+    /// The token's file can't be read, there is no answer, or the token is wrong.
     pub(crate) async fn connect(config: &Config) -> Result<Self, HeadError> {
         let address = config.address.clone();
         let fail = |problem: &str| HeadError::new(place(&address), problem, Trouble::Away);
@@ -134,8 +134,8 @@ impl Gcs {
         Ok(gcs)
     }
 
-    /// Everything that matters, as it is now: one call for each table, whatever the size of the cluster. Where there is
-    /// too much, `known` jobs go first.
+    /// Returns the relevant state, by one call for each table, whatever the size of the cluster. If there is too much
+    /// data, `known` jobs come first.
     pub(crate) async fn look(&mut self, known: &BTreeSet<u64>) -> Result<View, HeadError> {
         let is_first = self.looks == 0;
         let mut view = View { drivers: self.drivers().await?, ..View::default() };
@@ -146,7 +146,7 @@ impl Gcs {
         let text = |(key, value)| Some((key, String::from_utf8(value).ok()?));
         let others = self.read(others, LONGEST_PLAN, MOST_BYTES).await?;
         view.written = is_first.then(|| others.into_iter().filter_map(text).collect());
-        // A driver may have come, and said so, after the drivers were asked for.
+        // A driver may have started and written its record after the drivers were listed.
         if view.records.values().any(|record| !view.drivers.contains(&record.driver)) {
             view.drivers.extend(self.drivers().await?);
         }
@@ -159,7 +159,7 @@ impl Gcs {
         Ok(view)
     }
 
-    /// Does something at the head.
+    /// Carries out an effect at the head.
     pub(crate) async fn carry_out(&mut self, effect: Effect) -> Result<(), HeadError> {
         match effect {
             Effect::Put { key, value } => {
@@ -201,7 +201,7 @@ impl Gcs {
         Ok(jobs.into_iter().filter(|job| !job.is_dead).map(|job| NodeId(job.job_id).to_string()).collect())
     }
 
-    /// The keys there are that a driver or an adapter writes, as many as are taken.
+    /// Lists the existing keys of drivers and adapters, up to the limit.
     async fn keys(&mut self, prefix: &str, known: &BTreeSet<u64>) -> Result<Vec<String>, HeadError> {
         let request = InternalKvKeysRequest { prefix: prefix.into(), namespace: NAMESPACE.into() };
         let keys = self.store.internal_kv_keys(request).await.map(tonic::Response::into_inner);
@@ -219,7 +219,7 @@ impl Gcs {
         Ok(first(keys, MOST_KEYS, |key| job_of(key).is_some_and(|job| known.contains(&job))))
     }
 
-    /// What stands under keys, without what is too long, until there is no room.
+    /// Reads the values of keys, except values that are too long, until there is no room left.
     async fn read(
         &mut self,
         mut keys: Vec<String>,
@@ -255,7 +255,7 @@ impl Gcs {
         Ok(found)
     }
 
-    /// What drivers say, as far as it makes sense.
+    /// Parses drivers' records, and skips invalid ones.
     fn records(&mut self, written: BTreeMap<String, Vec<u8>>) -> BTreeMap<u64, Record> {
         let mut strange = None;
         let mut read = |(key, value): (String, Vec<u8>)| match Record::read(&value) {
@@ -339,13 +339,13 @@ fn trouble(status: &Status) -> Trouble {
     match status.code() {
         Code::Unauthenticated | Code::PermissionDenied => Trouble::Token,
         Code::Unimplemented => Trouble::Strange,
-        // tonic's code for what it can't read, which the other end may use as well.
+        // tonic's code for messages that it can't decode. The server can use the same code.
         Code::Internal if status.message().starts_with(UNREADABLE) => Trouble::Strange,
         _ => Trouble::Away,
     }
 }
 
-/// As a header's value. It goes to the head and the dashboard that the configuration names, and nowhere else.
+/// The token as a header's value. It is sent only to the configured head and dashboard.
 pub(crate) fn token(config: &Config) -> Result<Option<MetadataValue<Ascii>>, String> {
     let Some(path) = &config.token_file else { return Ok(None) };
     let text = secret::read_text(path).map_err(|problem| format!("token file {}: {problem}", path.display()))?;
@@ -356,7 +356,7 @@ pub(crate) fn token(config: &Config) -> Result<Option<MetadataValue<Ascii>>, Str
     Ok(Some(token))
 }
 
-/// Whether an answer was refused unread because of its length, by either end.
+/// Whether either end refused an answer because of its length, without reading it.
 fn is_too_long(status: &Status) -> bool {
     match status.code() {
         Code::OutOfRange => true,
@@ -365,19 +365,19 @@ fn is_too_long(status: &Status) -> bool {
     }
 }
 
-/// Whose record stands under a key.
+/// The job whose record has a key.
 fn job_of(key: &str) -> Option<u64> {
     number(key.strip_prefix(RECORD)?)
 }
 
-/// Whether drivers or adapters write under a key.
+/// Whether drivers or adapters write this key.
 fn is_written(key: &str) -> bool {
     let plan = |key: &str| key.strip_prefix(PLAN).and_then(number);
     let is_server = key.starts_with(SERVER) && key.len() <= LONGEST_KEY;
     key == REQUEST || is_server || job_of(key).or_else(|| plan(key)).is_some()
 }
 
-/// tonic's own words are "transport error"; what happened is said further down.
+/// tonic's own text is "transport error". The causes are in the error's sources.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -388,7 +388,7 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// `None`: it isn't ours, or is gone.
+/// Converts a group. `None`: it isn't Trainmaster's, or it is gone.
 fn group(data: PlacementGroupTableData) -> Option<Group> {
     let name = GroupName::parse(&data.name, data.bundles.len())?;
     let state = GroupState::named(data.state().as_str_name())?;
@@ -421,7 +421,8 @@ fn constraint(request: &Request) -> ClusterResourceConstraint {
     ClusterResourceConstraint { resource_requests: request.0.iter().map(ask).collect() }
 }
 
-/// Of others' selectors, what can't be said in equal labels is named so that it is seen to be different.
+/// Converts a request. Others' selectors that aren't equal labels are described by a text, so that they compare as
+/// different.
 fn request(constraint: &ClusterResourceConstraint) -> Request {
     let ask = |by_count: &ResourceRequestByCount| {
         let request = by_count.request.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Ray's head: over gRPC where its answers can be trusted, else as its dashboard shows it.
+//! Ray's head: over gRPC if its answers can be trusted, otherwise through its dashboard.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -12,42 +12,41 @@ use super::{
     view::View,
 };
 
-/// The versions of Ray that this adapter was tested with. What goes over gRPC is Ray's own matter, and may change with
-/// any other.
+/// The tested versions of Ray. Its gRPC interface is internal, and may change with any other version.
 const TESTED: Range<(u32, u32)> = (2, 49)..(2, 61);
 
-/// Ray's head, or its dashboard, doesn't do what it was asked.
+/// A failed request to Ray's head or its dashboard.
 #[derive(Clone, Debug, Error)]
 #[error("{place}: {problem}")]
 pub(crate) struct HeadError {
-    /// Who was asked, and where.
+    /// The component and its address.
     pub(crate) place: String,
     pub(crate) problem: String,
     pub(crate) kind: Trouble,
 }
 
 impl HeadError {
-    /// `problem` may be anybody's words.
+    /// `problem` may be a text from others.
     pub(crate) fn new(place: String, problem: &str, kind: Trouble) -> Self {
         Self { place, problem: words(problem), kind }
     }
 }
 
-/// Whom to turn to.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It is away, or can't just now.
+    /// There is no answer, or the request failed for now.
     Away,
-    /// There is no token, or not the right one.
+    /// The token is missing or wrong.
     Token,
-    /// It speaks another language than this adapter.
+    /// The answers have a form that this adapter doesn't know.
     Strange,
 }
 
-/// A connection to what tells of the cluster.
+/// A connection to a source of the cluster's state.
 pub(crate) enum Head {
     Grpc(Box<Gcs>),
-    /// What can be seen is seen; nothing can be changed.
+    /// The cluster is observed, and nothing can be changed.
     Dashboard {
         dashboard: Dashboard,
         why: String,
@@ -55,10 +54,10 @@ pub(crate) enum Head {
 }
 
 impl Head {
-    /// Connects; `strange` is what was wrong with the answers to an earlier connection.
+    /// Connects. `strange` is the error in the answers of an earlier connection.
     ///
     /// # Errors
-    /// Nobody answers, or the token can't be read or isn't the right one.
+    /// There is no answer, or the token can't be read or is wrong.
     pub(crate) async fn connect(config: &Config, strange: Option<String>) -> Result<Self, HeadError> {
         const INSTEAD: &str = "run a version that is tested";
         let (what, instead) = if config.api == Api::Rest {
@@ -88,7 +87,7 @@ impl Head {
         Ok(Self::Dashboard { dashboard, why })
     }
 
-    /// Everything that matters, as it is now; jobs that are known go first where there is too much.
+    /// Returns the relevant state. If there is too much data, known jobs come first.
     pub(crate) async fn look(&mut self, known: &BTreeSet<u64>) -> Result<View, HeadError> {
         match self {
             Self::Grpc(gcs) => gcs.look(known).await,
@@ -104,7 +103,7 @@ impl Head {
         }
     }
 
-    /// Why nothing can be changed, and what to do about it.
+    /// Why the cluster can only be observed, and what to do about it.
     pub(crate) fn observing(&self) -> Option<&str> {
         match self {
             Self::Grpc(_) => None,
@@ -113,7 +112,7 @@ impl Head {
     }
 }
 
-/// Whether this adapter was tested with that version of Ray.
+/// Whether this adapter was tested with a version of Ray.
 pub(crate) fn is_tested(version: &str) -> bool {
     let mut numbers = version.split('.').map(str::parse);
     match (numbers.next(), numbers.next()) {
@@ -122,7 +121,7 @@ pub(crate) fn is_tested(version: &str) -> bool {
     }
 }
 
-/// That it wasn't, in words.
+/// A message for an untested version.
 pub(crate) fn untested(version: &str) -> String {
     let ((major, oldest), (_, beyond)) = (TESTED.start, TESTED.end);
     format!("Ray {version} is untested (tested are {major}.{oldest} to {major}.{})", beyond - 1)

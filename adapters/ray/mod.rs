@@ -1,9 +1,9 @@
-//! A Ray cluster as a manager: its nodes are servers, and drivers make the placement groups that plans ask for.
+//! A Ray cluster as a manager. Its nodes are servers, and drivers create the placement groups that plans require.
 //!
-//! [`run`] attaches to a daemon over `manager.proto` and looks at Ray's head over gRPC. What the head tells goes
-//! through a state machine without I/O (`translator`), which says what the daemon is told, what is written where
-//! drivers read it, and what the autoscaler is asked for. A version of Ray that wasn't tested is only observed, over
-//! the dashboard's REST API. See the folder's README for what is written where, and for every setting.
+//! [`run`] attaches to a daemon over `manager.proto` and polls Ray's head over gRPC. A state machine without I/O
+//! (`translator`) turns the head's state into messages to the daemon, data for drivers, and requests to the autoscaler.
+//! An untested version of Ray is only observed, over the dashboard's REST API. The folder's README describes the
+//! written data and every setting.
 
 mod agent;
 mod amounts;

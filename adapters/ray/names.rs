@@ -1,4 +1,4 @@
-//! What placement groups and slots are called.
+//! Names of placement groups and slots.
 
 use trainmaster_core::Role;
 pub(crate) use trainmaster_manager::SlotId;
@@ -14,28 +14,28 @@ pub(crate) struct GroupName {
 }
 
 impl GroupName {
-    /// Of a group with so many bundles. `None`: it is somebody else's.
+    /// Parses the name of a group with the given number of bundles. `None`: the group isn't Trainmaster's.
     pub(crate) fn parse(name: &str, bundles: usize) -> Option<Self> {
         let mut parts = name.strip_prefix("trainmaster/")?.split('/');
         let mut part = || parts.next();
         let (job, incarnation, revision) = (part()?.parse().ok()?, part()?.parse().ok()?, part()?.parse().ok()?);
         let ranges = SlotRanges::parse(part()?)?;
-        // A short name can list more slots than there is memory for; bundles are there.
+        // A short name can list more slots than fit in memory, but the number of bundles is limited.
         let slots = if ranges.len() == bundles as u64 { ranges.slots().collect::<Vec<_>>() } else { return None };
         (!slots.is_empty() && part().is_none()).then_some(Self { job, incarnation, revision, slots })
     }
 }
 
-/// A list of slots, such as `w0-3,w5,p0`: `w` for workers, then `p` for parameter servers, both ends of a range
-/// included. As large as its text, not as what that lists.
+/// A list of slots, such as `w0-3,w5,p0`: `w` for workers, then `p` for parameter servers. Both ends of a range are
+/// included. Its size in memory is that of its text, not of the listed slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotRanges {
-    /// In order, none of them twice.
+    /// Sorted, without duplicates.
     ranges: Vec<(SlotId, SlotId)>,
 }
 
 impl SlotRanges {
-    /// `None`: it makes no sense, or isn't in order.
+    /// Returns `None` if the text is invalid or not sorted.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut ranges = Vec::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -54,7 +54,7 @@ impl SlotRanges {
         ranges.windows(2).all(|two| two[0].1 < two[1].0).then_some(Self { ranges })
     }
 
-    /// How many slots.
+    /// The number of slots.
     pub(crate) fn len(&self) -> u64 {
         self.ranges.iter().map(|(first, last)| u64::from(last.index - first.index) + 1).sum()
     }
@@ -65,7 +65,7 @@ impl SlotRanges {
             .flat_map(|(first, last)| (first.index..=last.index).map(|index| SlotId::new(first.role, index)))
     }
 
-    /// O(log(ranges)).
+    /// Cost: O(log(ranges)).
     pub(crate) fn contains(&self, slot: SlotId) -> bool {
         let before = self.ranges.partition_point(|(first, _)| *first <= slot);
         self.ranges[..before].last().is_some_and(|(_, last)| slot <= *last)
@@ -108,7 +108,7 @@ mod tests {
     fn a_group_has_a_bundle_for_each_slot() {
         for bundles in [0, 1, 3, 65_536] {
             assert_eq!(GroupName::parse("trainmaster/7/2/5/w0-1", bundles), None);
-            // Made into a list, these would be more than there is memory for.
+            // As lists, these wouldn't fit in memory.
             assert_eq!(GroupName::parse("trainmaster/7/2/5/w0-4294967295,p0-4294967295", bundles), None);
         }
     }

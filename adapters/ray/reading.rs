@@ -1,35 +1,35 @@
-//! Which keys of Ray's key-value store are asked for at once, and what is kept of what stands there. No I/O.
+//! Reading values of Ray's key-value store: which keys are requested together, and which values are kept. No I/O.
 
 use std::collections::BTreeMap;
 
-/// A look at what stands under some keys, answer by answer. One value keeps nobody from reading the others.
+/// The reading of several keys' values, one answer at a time. A single large value doesn't prevent reading the others.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Keys that are still to be asked for, each list in one call; the last is the next.
+    /// Keys that are still to be requested. Each list is one call. The last list is next.
     asked: Vec<Vec<String>>,
     longest: usize,
     room: usize,
     pub(super) found: BTreeMap<String, Vec<u8>>,
-    /// The keys of what is longer than it may be.
+    /// The keys of values that are too long.
     pub(super) too_long: Vec<String>,
 }
 
 impl Reading {
-    /// Of values of at most `longest` bytes, until `room` bytes are there.
+    /// Reads values of at most `longest` bytes each, and about `room` bytes in total.
     pub(super) fn new(keys: Vec<String>, longest: usize, room: usize) -> Self {
         Self { asked: vec![keys], longest, room, found: BTreeMap::new(), too_long: Vec::new() }
     }
 
-    /// What to ask for now; `None` where all was read, or there is no more room.
+    /// Returns the next keys to request. Returns `None` if everything was read or there is no room left.
     pub(super) fn next(&mut self) -> Option<Vec<String>> {
         self.asked.retain(|keys| !keys.is_empty());
         self.asked.pop().filter(|_| self.room > 0)
     }
 
-    /// What stands under these keys was too much for one answer.
+    /// Handles an answer that was too long: halves the keys, or gives up a single one.
     pub(super) fn refuse(&mut self, mut keys: Vec<String>) {
         if keys.len() > 1 {
-            // The first ones first.
+            // The first half comes first.
             let rest = keys.split_off(keys.len() / 2);
             self.asked.extend([rest, keys]);
         } else {
@@ -54,7 +54,7 @@ impl Reading {
 mod tests {
     use super::*;
 
-    /// From a store whose answers have at most so many bytes; and how often it was asked.
+    /// Reads from a store whose answers have a maximum size. Returns the reading and the number of calls.
     fn read(store: &[(&str, usize)], most: usize, longest: usize, room: usize) -> (Reading, usize) {
         let sizes: BTreeMap<_, _> = store.iter().copied().collect();
         let keys = store.iter().map(|(key, _)| (*key).to_owned()).collect();
@@ -85,7 +85,7 @@ mod tests {
         for (entry, name) in store.iter_mut().zip(&names) {
             entry.0 = name;
         }
-        // One that no answer can hold, one that may not be so long.
+        // One value is too long for any answer, and another exceeds the limit.
         (store[7].1, store[500].1) = (5000, 20);
         let (reading, calls) = read(&store, 4000, 10, 10_000);
         assert_eq!(reading.found.len(), 998);

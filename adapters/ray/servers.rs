@@ -1,4 +1,4 @@
-//! Nodes as servers: which name each has, what it has, and what others use of it.
+//! Nodes as servers: their names, their capacities, and their foreign use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ use super::{
     view::{Node, NodeId},
 };
 
-/// Digits of a node's id that tell it from others of its name.
+/// Number of digits of a node's id that distinguish it from nodes of the same name.
 const DIGITS: usize = 8;
 
-/// Which server each node is. A name stays as long as the node lives, and beyond that where the node is of a type that
-/// can come again.
+/// The server of each node. A name stays valid while the node is alive. If the node has a type that can come again, the
+/// name stays valid afterwards too.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_name: BTreeMap<String, NodeId>,
@@ -35,7 +35,7 @@ impl Names {
         self.by_name.iter().map(|(name, node)| (name.as_str(), node))
     }
 
-    /// Takes over a name that was given earlier, if the node lives and could have been given it.
+    /// Restores an earlier name, if the node is alive and the name is possible for it.
     pub(crate) fn restore(&mut self, name: &str, node: &str, nodes: &BTreeMap<NodeId, Node>, config: &Config) {
         let Some((id, node)) = NodeId::parse(node).and_then(|id| nodes.get_key_value(&id)) else { return };
         let comes = |node_type: &NodeType| node_type.name == node.node_type && node_type.has(name);
@@ -45,7 +45,7 @@ impl Names {
         }
     }
 
-    /// Names for the nodes there are; `wanted` are servers that a plan names, `busy` those that anybody uses.
+    /// Assigns names to the existing nodes. `wanted` are the servers that plans name, and `busy` those in use.
     pub(crate) fn update(
         &mut self,
         nodes: &BTreeMap<NodeId, Node>,
@@ -79,8 +79,8 @@ impl Names {
         own_names(id, node).into_iter().find(fits).unwrap_or_else(|| id.to_string())
     }
 
-    /// A node that nobody uses takes the place of one of its type that a plan waits for: otherwise the autoscaler,
-    /// which only counts them, would see no need for another.
+    /// Gives the name of a missing server that a plan needs to an unused node of the same type. Otherwise the
+    /// autoscaler, which only counts nodes, wouldn't add another.
     fn rebind(&mut self, node_type: &NodeType, wanted: &BTreeSet<&str>, busy: &BTreeSet<String>) {
         let mut spare: Vec<String> = node_type
             .servers()
@@ -99,14 +99,14 @@ impl Names {
     }
 }
 
-/// What a node may be called, the best first: its own name, that with its id's first digits, its id.
+/// The possible names of a node, best first: its own name, that name with the first digits of its id, its id.
 fn own_names(id: &NodeId, node: &Node) -> Vec<String> {
     let hex = id.to_string();
     let named = [node.name.clone(), format!("{}-{hex:.DIGITS$}", node.name)];
     named.into_iter().filter(|_| !node.name.is_empty()).chain([hex.clone()]).collect()
 }
 
-/// A node, as the daemon is told of it. `ours` has the thousandths of each GPU that our jobs have.
+/// A node as reported to the daemon. `ours` has the thousandths of each GPU that Trainmaster's jobs hold.
 pub(crate) fn server(
     name: &str,
     node: &Node,
@@ -141,20 +141,20 @@ pub(crate) fn server(
     }
 }
 
-/// A node that could come: all free, and so much further away as it takes to start.
+/// A node that the autoscaler could add. All of it is free, and its upload times include its start-up time.
 pub(crate) fn to_come(name: &str, node_type: &NodeType, config: &Config) -> v1::Server {
     let node = Node { total: node_type.resources.clone(), labels: later(node_type), ..Node::default() };
     server(name, &node, config, BTreeMap::new(), &[])
 }
 
-/// The labels of a node type. Its nodes are the cloud's, if they don't say otherwise.
+/// The labels of a node type. Its nodes are in the zone `cloud`, unless they have another zone.
 fn cloud_labels(node_type: &NodeType) -> BTreeMap<String, String> {
     let mut labels = node_type.labels.clone();
     labels.entry("zone".into()).or_insert_with(|| "cloud".into());
     labels
 }
 
-/// The times that data take to a node that has yet to start.
+/// The upload times to a node that has to start first.
 fn later(node_type: &NodeType) -> BTreeMap<String, String> {
     let uploads = node_type.labels.iter().filter(|(key, _)| *key == "upload" || key.starts_with("upload."));
     let mut times: BTreeMap<String, u128> = uploads
@@ -194,7 +194,7 @@ mod tests {
         let all = nodes(&[(1, "a", ""), (2, "a", ""), (3, "burst-0", "")]);
         names.update(&all, &config, &BTreeSet::new(), &BTreeSet::new());
         assert_eq!(named(&names), [("a", 1), ("a-02020202", 2), ("burst-0-03030303", 3)]);
-        // Another of the name keeps its own; who comes later gets what is free.
+        // Another node of the same name keeps its own. A later one gets a free name.
         names.update(&nodes(&[(2, "a", ""), (5, "a", "")]), &config, &BTreeSet::new(), &BTreeSet::new());
         assert_eq!(named(&names), [("a", 5), ("a-02020202", 2)]);
     }
@@ -208,7 +208,7 @@ mod tests {
         let three = nodes(&[(1, "x", "burst"), (2, "x", "burst"), (3, "x", "burst")]);
         names.update(&three, &config, &wanted, &BTreeSet::new());
         assert_eq!(named(&names), [("burst-0", 2), ("burst-1", 1), ("x", 3)], "more than were said to come");
-        // The node dies; its server is waited for again, and the idle one takes its place.
+        // The node dies. Its server is needed again, and the idle node takes its name.
         let left = nodes(&[(2, "x", "burst")]);
         names.update(&left, &config, &wanted, &BTreeSet::from(["burst-0".to_owned()]));
         assert_eq!(named(&names), [("burst-0", 2)], "it is in use");
@@ -222,7 +222,7 @@ mod tests {
         names.restore("a", &"02".repeat(28), &all, &config());
         names.restore("b", &"02".repeat(28), &all, &config());
         names.restore("gone", &"07".repeat(28), &all, &config());
-        // What somebody made up: neither this node's name nor one of its type.
+        // Made-up names: neither this node's name nor one of its type.
         for name in ["\u{1b}[2J", "b", "burst-0", ""] {
             names.restore(name, &"01".repeat(28), &all, &config());
         }

@@ -1,4 +1,4 @@
-//! What Ray's head tells, as far as it matters here. Plain data.
+//! The relevant state of Ray's head, as plain data.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,14 +18,14 @@ use super::{
 pub(crate) struct NodeId(pub(crate) Vec<u8>);
 
 impl NodeId {
-    /// `None`: it isn't written in hexadecimal digits.
+    /// Returns `None` if the text isn't hexadecimal digits.
     pub(crate) fn parse(hex: &str) -> Option<Self> {
         let is_hex = hex.len() <= 2 * LONGEST_ID && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
         let byte = |at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
         (0..hex.len()).step_by(2).map(byte).collect::<Option<_>>().filter(|_| is_hex).map(Self)
     }
 
-    /// Whether it can be one.
+    /// Whether it can be a node's id.
     pub(crate) fn is_sound(&self) -> bool {
         (1..=LONGEST_ID).contains(&self.0.len())
     }
@@ -37,32 +37,32 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Amounts as Ray counts them.
+/// Amounts in Ray's units.
 pub(crate) type Resources = BTreeMap<String, f64>;
 
 /// The cluster at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct View {
-    /// Those that are alive.
+    /// The living nodes.
     pub(crate) nodes: BTreeMap<NodeId, Node>,
-    /// Ours, by job, those that were removed aside.
+    /// Trainmaster's groups by job, except removed ones.
     pub(crate) groups: Vec<Group>,
-    /// The ids, in hex, of drivers that are alive.
+    /// The ids of living drivers, in hexadecimal digits.
     pub(crate) drivers: BTreeSet<String>,
-    /// What drivers say of their jobs, by the job's number.
+    /// Drivers' records of their jobs, by the job's number.
     pub(crate) records: BTreeMap<u64, Record>,
-    /// What drivers say can't be read: what is reserved is taken to work.
+    /// Whether drivers' records can't be read. Then reserved slots are assumed to work.
     pub(crate) silent: bool,
-    /// What the autoscaler is asked for, by whomever.
+    /// The current request to the autoscaler, from anyone.
     pub(crate) asked: Request,
-    /// It can't bring that.
+    /// Whether the autoscaler can't fulfil it.
     pub(crate) infeasible: bool,
-    /// After a connect: all that this adapter, or one before it, wrote.
+    /// After connecting: all data that this adapter, or an earlier one, wrote.
     pub(crate) written: Option<BTreeMap<String, String>>,
 }
 
 impl View {
-    /// A job's groups. O(log(groups)).
+    /// A job's groups. Cost: O(log(groups)).
     pub(crate) fn groups_of(&self, job: u64) -> &[Group] {
         let from = self.groups.partition_point(|group| group.name.job < job);
         let count = self.groups[from..].partition_point(|group| group.name.job == job);
@@ -70,22 +70,22 @@ impl View {
     }
 }
 
-/// A node that is alive.
+/// A living node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Node {
-    /// As it was started, or its address; empty where that is no name.
+    /// The name with which it was started, or its address; empty if that isn't a valid name.
     pub(crate) name: String,
-    /// The autoscaler's node type; empty where nobody said.
+    /// The autoscaler's node type; empty if not stated.
     pub(crate) node_type: String,
     pub(crate) total: Resources,
-    /// What neither bundles nor anybody else holds.
+    /// The resources that neither bundles nor other users hold.
     pub(crate) available: Resources,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) draining: bool,
 }
 
 impl Node {
-    /// As far as that makes sense: a node says of itself what it likes.
+    /// Removes invalid and excessive data, because a node can report anything.
     pub(crate) fn bounded(mut self) -> Self {
         if !is_name(&self.name, LONGEST_NAME) {
             self.name = String::new();
@@ -105,7 +105,7 @@ impl Node {
         self
     }
 
-    /// Of a resource, what is free; less than nothing where more is used than there is.
+    /// The free amount of a resource. It is negative if more is used than exists.
     fn free(&self, name: &str) -> f64 {
         let free = self.available.get(name).copied().filter(|amount| !amount.is_nan());
         free.unwrap_or(0.0).clamp(-self.total[name], self.total[name])
@@ -118,25 +118,25 @@ pub(crate) struct Group {
     pub(crate) id: Vec<u8>,
     pub(crate) name: GroupName,
     pub(crate) state: GroupState,
-    /// Why it isn't placed yet, as Ray's scheduler says.
+    /// Why it isn't placed yet, according to Ray's scheduler.
     pub(crate) why: &'static str,
     /// In the order of the name's slots.
     pub(crate) bundles: Vec<Bundle>,
 }
 
-/// Where a group is.
+/// The state of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupState {
     /// Nothing is reserved yet.
     Pending,
-    /// All bundles are there.
+    /// All bundles are placed.
     Created,
-    /// Nodes were lost: the bundles that have one are there.
+    /// Nodes were lost. The bundles with a node are still placed.
     Rescheduling,
 }
 
 impl GroupState {
-    /// Of Ray's name for it; `None`: the group is gone.
+    /// Converts Ray's name of a state. Returns `None` if the group is gone.
     pub(crate) fn named(name: &str) -> Option<Self> {
         match name {
             "REMOVED" => None,
@@ -147,7 +147,7 @@ impl GroupState {
     }
 }
 
-/// Why a group isn't placed, of Ray's name for how far its scheduler is.
+/// Why a group isn't placed, from Ray's name of the scheduling state.
 pub(crate) fn why(scheduling_state: &str) -> &'static str {
     match scheduling_state {
         "NO_RESOURCES" => "its nodes don't have enough free",
@@ -165,7 +165,7 @@ pub(crate) struct Bundle {
 }
 
 impl Group {
-    /// The slots that have a node, with the resources reserved for them.
+    /// The slots with a node, and the resources reserved for them.
     pub(crate) fn placed(&self) -> impl Iterator<Item = (SlotId, &NodeId, &Resources)> {
         let there = self.state != GroupState::Pending;
         let bundles = self.name.slots.iter().zip(&self.bundles).filter(move |_| there);
@@ -173,11 +173,11 @@ impl Group {
     }
 }
 
-/// What a driver says of its job.
+/// A driver's record of its job.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(crate) struct Record {
     pub(crate) name: String,
-    /// Its id, in hex.
+    /// The driver's id, in hexadecimal digits.
     pub(crate) driver: String,
     #[serde(default)]
     pub(crate) on_driver_death: OnDriverDeath,
@@ -186,14 +186,14 @@ pub(crate) struct Record {
     pub(crate) message: String,
     #[serde(default)]
     pub(crate) running: Option<RunningSlots>,
-    /// A revision that it can't follow.
+    /// A revision that the driver can't follow.
     #[serde(default)]
     pub(crate) refused: Option<RefusedRevision>,
 }
 
 impl Record {
     /// # Errors
-    /// It makes no sense, in words.
+    /// The text is invalid. The error describes the problem.
     pub(crate) fn read(text: &[u8]) -> Result<Self, String> {
         if text.len() > LONGEST_RECORD {
             return Err(format!("{} bytes must be at most {LONGEST_RECORD}", text.len()));
@@ -212,7 +212,7 @@ impl Record {
     }
 }
 
-/// What a driver can't carry out of its plan: the job goes on as it was.
+/// A revision that a driver can't carry out. The job continues as before.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(crate) struct RefusedRevision {
     pub(crate) incarnation: u32,
@@ -220,18 +220,18 @@ pub(crate) struct RefusedRevision {
     pub(crate) cause: String,
 }
 
-/// What becomes of a job whose driver died.
+/// What happens to a job if its driver dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OnDriverDeath {
-    /// It has failed.
+    /// It fails.
     #[default]
     Cancel,
     /// It waits for the next driver.
     Resume,
 }
 
-/// Whether a job goes on.
+/// The phase of a job in its driver's record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum RecordPhase {
@@ -241,7 +241,7 @@ pub(crate) enum RecordPhase {
     Failed,
 }
 
-/// Slots whose actors are alive and follow that revision.
+/// The slots whose actors are alive and follow the revision.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(crate) struct RunningSlots {
     pub(crate) incarnation: u32,
@@ -255,23 +255,23 @@ impl RunningSlots {
     }
 }
 
-/// None where the list makes no sense.
+/// Returns an empty list if the text is invalid.
 fn ranges<'de, D: Deserializer<'de>>(from: D) -> Result<SlotRanges, D::Error> {
     Ok(SlotRanges::parse(&String::deserialize(from)?).unwrap_or_default())
 }
 
-/// What the autoscaler is asked to bring: so many of each.
+/// A request to the autoscaler: a number of bundles of each kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Request(pub(crate) Vec<Ask>);
 
-/// Of a request, as many are shown: anybody can ask for any number.
+/// Maximum number of entries of a request that are shown, because a request can have any number.
 const MOST_SHOWN: usize = 8;
 
 fn some<T: fmt::Debug>(of: &BTreeMap<String, T>) -> String {
     format!("{:?}", of.iter().take(MOST_SHOWN).collect::<BTreeMap<_, _>>())
 }
 
-/// So many bundles, each on a node with these labels.
+/// A number of bundles, each on a node with these labels.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ask {
     pub(crate) count: i64,
@@ -388,7 +388,7 @@ mod tests {
         }
     }
 
-    /// Something like a record.
+    /// A document similar to a record.
     fn json() -> impl Strategy<Value = serde_json::Value> {
         let leaf = prop_oneof![
             Just(serde_json::Value::Null),

@@ -1,5 +1,5 @@
-//! A cluster on which somebody registers nodes, makes placement groups and writes documents as they like: the daemon
-//! can read whatever it is told, and what others have isn't lost.
+//! A cluster in which someone registers arbitrary nodes and placement groups and writes arbitrary documents. The daemon
+//! can still read all messages, and other users' nodes aren't lost.
 
 use proptest::prelude::*;
 use trainmaster_core::{Event, Scheduler, Settings, Time};
@@ -28,7 +28,7 @@ fn plan(job: u64, decision: u64) -> v1::Plan {
     v1::Plan { term: 1, decision, jobs: vec![job], full: true, ..v1::Plan::default() }
 }
 
-/// What the daemon would do with a snapshot: it must be able to read all of it, and take the servers.
+/// Handles a snapshot like the daemon, which has to be able to read all of it, and to accept the servers.
 fn told(snapshot: Snapshot) -> Result<(), TestCaseError> {
     let kind = v1::observation::Kind::Snapshot(v1::Snapshot {
         servers: snapshot.servers.values().cloned().collect(),
@@ -115,7 +115,7 @@ fn record() -> impl Strategy<Value = Option<Record>> {
     )
 }
 
-/// What stands in the store when the adapter starts.
+/// The store's content when the adapter starts.
 fn written() -> impl Strategy<Value = BTreeMap<String, String>> {
     let note = (0..4u32, any::<u32>(), any::<u32>(), name()).prop_map(|(incarnation, device, milli, server)| {
         let slot = serde_json::json!({ "role": "worker", "index": 0, "server": server, "devices": [[device, milli]] });
@@ -165,7 +165,7 @@ proptest! {
             for (_, answer) in &step.refused {
                 prop_assert!(answer.refused.as_ref().is_none_or(|cause| cause.chars().count() < 1100));
             }
-            // Whatever its name is where somebody else has that.
+            // Its name differs if another node has the same name.
             let own = &translator.servers[translator.names.of(&honest().0).unwrap()];
             prop_assert_eq!((own.capacity["cpu"], own.capacity["fpga"], own.devices.len()), (8000, 1000, 2));
             told(translator.snapshot())?;

@@ -1,4 +1,4 @@
-//! One job: what is wanted of it, what is there of it, and for how long something has been missing.
+//! One job: its plan, its state in the cluster, and how long something has been missing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,15 +18,15 @@ use super::{
     order::{Action, DriverPlan, Note},
 };
 
-/// What there is of a job in the cluster.
+/// The state of a job in the cluster.
 pub(super) struct Seen<'a> {
     pub(super) groups: Vec<&'a Group>,
-    /// What its driver says of it; none where that is of another job of this number.
+    /// Its driver's record. `None` if the record is of another job with this number.
     pub(super) record: Option<&'a Record>,
-    /// Another daemon's job has this number.
+    /// The name of another daemon's job with this number, if there is one.
     pub(super) taken_by: Option<&'a str>,
     pub(super) driver_lives: bool,
-    /// What its driver says can't be read.
+    /// Whether drivers' records can't be read.
     silent: bool,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// It ended by itself, or with its driver.
+    /// The end of the job, if it ended by itself or with its driver.
     fn end(&self) -> Option<(ObservedPhase, String)> {
         let record = self.record?;
         match record.phase {
@@ -58,7 +58,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Slots that have a reservation on a node that is alive, with the server's name, by incarnation.
+    /// Slots with a reservation on a living node, with the servers' names, by incarnation.
     fn reserved<'n>(&self, names: &'n Names) -> BTreeMap<u32, BTreeMap<SlotId, &'n str>> {
         let mut reserved: BTreeMap<u32, BTreeMap<SlotId, &str>> = BTreeMap::new();
         for group in &self.groups {
@@ -69,7 +69,7 @@ impl<'a> Seen<'a> {
         reserved
     }
 
-    /// Whether there is nothing left to be done for a plan.
+    /// Whether the state already matches a plan.
     pub(super) fn is_as(&self, order: &DriverPlan, names: &Names) -> bool {
         let reserved = self.reserved(names);
         match order.action {
@@ -82,7 +82,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Those of them that are said to work. A record of another incarnation says nothing about them.
+    /// The reserved slots that work according to the record. A record of another incarnation doesn't affect them.
     fn working<'n>(&self, names: &'n Names) -> BTreeMap<u32, BTreeMap<SlotId, &'n str>> {
         let mut working = self.reserved(names);
         if let Some(running) = self.record.and_then(|record| record.running.as_ref())
@@ -95,7 +95,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// What a job's driver was told.
+/// The data that a job's driver was given.
 #[derive(Clone, Copy)]
 pub(super) struct Told<'a> {
     pub(super) name: &'a str,
@@ -104,7 +104,7 @@ pub(super) struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// Whether a group can be the job's: an incarnation that no driver was told of is somebody else's making.
+    /// Whether a group can be the job's. Groups of an incarnation that no driver was given are from someone else.
     pub(super) fn may_have(self, group: &Group) -> bool {
         group.name.incarnation <= self.newest
     }
@@ -113,23 +113,23 @@ impl Told<'_> {
 /// One job.
 #[derive(Debug, Default)]
 pub(super) struct Job {
-    /// None for what is there and no plan has named yet.
+    /// `None` for a job that exists in the cluster and that no plan has named yet.
     pub(super) note: Option<Note>,
-    /// The newest decision that named it: refusals are of this one.
+    /// The newest decision that named it. Refusals refer to it.
     pub(super) decision: u64,
-    /// The newest incarnation that it was given.
+    /// The newest planned incarnation.
     pub(super) newest: u32,
-    /// The daemon knows it.
+    /// Whether the daemon knows it.
     pub(super) listed: bool,
-    /// The daemon was told that nothing is left of it: until then it counts what it saw last.
+    /// Whether the daemon was told that nothing is left of the job. Before that, it counts the slots that it saw last.
     pub(super) told_over: bool,
-    /// Since when its driver has owed it placement groups.
+    /// The time since which its driver has owed placement groups.
     owed: Option<Duration>,
-    /// Since when a node has been awaited.
+    /// The time since which a node has been awaited.
     awaited: Option<Duration>,
-    /// Since when each group of it has been pending.
+    /// The time since which each of its groups has been pending.
     pending: BTreeMap<Vec<u8>, Duration>,
-    /// The devices that slots were given, as long as they may be there: Ray doesn't tell.
+    /// The planned devices of slots, kept while the slots may exist, because Ray doesn't report devices.
     devices: BTreeMap<(u32, SlotId), Vec<(u32, u32)>>,
 }
 
@@ -137,17 +137,17 @@ pub(super) struct Job {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) cause: String,
-    /// Groups to be withdrawn.
+    /// Groups to withdraw.
     pub(super) groups: Vec<Vec<u8>>,
-    /// When it may be asked again, where a person may change that any time.
+    /// Wait before the next try, if a person can resolve the cause at any time.
     pub(super) retry_after: Option<Duration>,
 }
 
-/// A driver that is started (again) doesn't wait longer for its plan.
+/// Maximum wait of a newly started driver for its plan.
 const DRIVER_RETRY: Duration = Duration::from_secs(10);
 
 impl Job {
-    /// Takes over a plan, or one that an earlier run of this adapter wrote down.
+    /// Takes a plan, or one that an earlier run of this adapter wrote.
     pub(super) fn plan(&mut self, note: Note) {
         let incarnation = note.order.incarnation;
         for slot in note.order.slots() {
@@ -165,7 +165,8 @@ impl Job {
         self.note.as_ref().map(|note| Told { name: &note.order.name, newest: self.newest })
     }
 
-    /// Why its plan can't be carried out, if it can't: the nodes or the driver don't come, or Ray can't place a group.
+    /// Why its plan can't be carried out: nodes or the driver are missing for too long, or Ray can't place a group.
+    /// `None` otherwise.
     pub(super) fn overdue(
         &mut self,
         now: Duration,
@@ -226,7 +227,7 @@ impl Job {
             return Some(Refusal { cause, groups, retry_after: None });
         }
 
-        // Older incarnations leave first, and workers that are added wait for the end of a step.
+        // Older incarnations have to leave first, and added workers wait for the end of a step.
         let older = seen.groups.iter().any(|group| group.name.incarnation != incarnation);
         if older || mine().next().is_some() {
             self.owed = None;
@@ -242,7 +243,7 @@ impl Job {
         })
     }
 
-    /// As the manager protocol reports it; nothing where there is nothing to say.
+    /// Its observation for the manager protocol. `None` if there is nothing to report.
     pub(super) fn observe(&mut self, id: u64, seen: &Seen<'_>, names: &Names) -> Option<ObservedJob> {
         let (reserved, working) = (seen.reserved(names), seen.working(names));
         let planned = self.note.as_ref().map(|note| note.order.incarnation);
@@ -251,7 +252,7 @@ impl Job {
         if self.note.is_none() && !self.listed && end.is_none() && reserved.is_empty() {
             return None;
         }
-        // While two incarnations are there, the newer one counts; what is left of the older is there all the same.
+        // If two incarnations exist, the newer one is reported. The slots of the older one are reported too.
         let incarnation = reserved.keys().copied().max().or(planned).unwrap_or(0);
         let mut slots: BTreeMap<SlotId, (u32, &str)> = BTreeMap::new();
         for (incarnation, there) in &working {
@@ -276,7 +277,7 @@ impl Job {
     ) -> ObservedPhase {
         let leaving = if any { ObservedPhase::Stopping } else { ObservedPhase::Stopped };
         match self.note.as_ref().map(|note| &note.order) {
-            // No plan of it was taken over, or it was let go: what there is runs on.
+            // Either no plan for it was taken, or it was released. Existing slots continue.
             None if any => ObservedPhase::Running,
             None => leaving,
             Some(order) if order.action == Action::Release && any => ObservedPhase::Running,
@@ -299,18 +300,18 @@ impl Job {
         }
     }
 
-    /// Thousandths of each device of a server that this job has or is to have.
+    /// Thousandths of each device of a server that this job has in its plan.
     pub(super) fn devices_on<'a>(&'a self, server: &'a str) -> impl Iterator<Item = (u32, u32)> + 'a {
         let slots = self.note.iter().flat_map(|note| note.order.slots());
         slots.filter(move |slot| slot.server == server).flat_map(|slot| slot.devices.iter().copied())
     }
 
-    /// The servers that it is to have something on.
+    /// The servers in its plan, unless the plan was refused.
     pub(super) fn wants(&self) -> BTreeSet<&str> {
         self.note.iter().filter(|note| note.refused.is_none()).flat_map(|note| note.order.servers()).collect()
     }
 
-    /// Nothing is left that anybody waits for.
+    /// Whether nothing is left of the job, and no one waits for it.
     pub(super) fn is_over(&self, seen: &Seen<'_>) -> bool {
         let ended = self.note.as_ref().map_or(!self.listed, |note| note.order.ends());
         let told = !seen.driver_lives || seen.record.is_none_or(|record| record.phase != RecordPhase::Active);

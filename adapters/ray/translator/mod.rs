@@ -1,5 +1,6 @@
-//! Ray's cluster as a state machine: plans and what Ray's head tells go in, what is to be written, removed and asked
-//! for comes out. No I/O, no clock: `now` is the time since the adapter began, `clock_ms` the Unix time.
+//! Ray's cluster as a state machine. The inputs are plans and the state of Ray's head, and the outputs are data to
+//! write, groups to remove and requests to the autoscaler. It has no I/O and no clock: `now` is the time since the
+//! adapter's start, and `clock_ms` the Unix time.
 
 #[cfg(test)]
 mod hostile;
@@ -36,7 +37,7 @@ pub(crate) const PLAN: &str = "plan/";
 pub(crate) const RECORD: &str = "job/";
 pub(crate) const REQUEST: &str = "request";
 
-/// Something to do at Ray's head.
+/// An action at Ray's head.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Effect {
     Put { key: String, value: String },
@@ -45,11 +46,11 @@ pub(crate) enum Effect {
     Ask(Request),
 }
 
-/// What there is to do and to say.
+/// Actions and messages that are due.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Effects {
     pub(crate) effects: Vec<Effect>,
-    /// Plans that can't be carried out, with the decisions that brought them.
+    /// Plans that can't be carried out, with their decisions.
     pub(crate) refused: Vec<(u64, PlanAnswer)>,
 }
 
@@ -63,16 +64,16 @@ pub(crate) struct Translator {
     foreign: ForeignUse<NodeId>,
     servers: Arc<BTreeMap<String, v1::Server>>,
     jobs: BTreeMap<u64, Job>,
-    /// What this adapter wrote, as far as it is known to be there.
+    /// The data that this adapter wrote, as far as it is known to exist.
     written: BTreeMap<String, String>,
-    /// What the autoscaler was asked for last, by this adapter or one before it.
+    /// The last request to the autoscaler, by this adapter or an earlier one.
     asked: Option<Request>,
-    /// What others asked instead, once that was said.
+    /// The differing request of others, once it was logged.
     overwritten: Option<Request>,
-    /// Groups that are to go, as long as they are seen.
+    /// Groups to remove. They stay here while they are seen.
     removing: BTreeSet<Vec<u8>>,
     follower: Follower,
-    /// Why nothing can be changed; drivers go on with what they have.
+    /// Why the cluster can only be observed, if so. Drivers continue as they are.
     observing: Option<String>,
 }
 
@@ -95,32 +96,32 @@ impl Translator {
         }
     }
 
-    /// The daemon listens.
+    /// The daemon is connected.
     pub(crate) fn attached(&mut self) {
         self.follower.attached();
     }
 
-    /// Why nothing can be changed.
+    /// Why the cluster can only be observed, if so.
     pub(crate) fn observing(&self) -> Option<&str> {
         self.observing.as_deref()
     }
 
-    /// The daemon's jobs, and those that it had.
+    /// The daemon's current and previous jobs.
     pub(crate) fn known(&self) -> BTreeSet<u64> {
         self.jobs.iter().filter(|(_, job)| job.listed || job.note.is_some()).map(|(id, _)| *id).collect()
     }
 
-    /// From now on nothing can be changed, and why; or things can be.
+    /// Sets whether the cluster can only be observed, and why.
     pub(crate) fn observe(&mut self, why: Option<String>) {
         self.observing = why;
     }
 
-    /// Takes a plan over. Returns answers for the jobs that it changes.
+    /// Takes a plan. Returns answers for the jobs that it changes.
     pub(crate) fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.follow(now, plan)
     }
 
-    /// Takes over what Ray's head tells. O(nodes + bundles + jobs).
+    /// Takes a view of Ray's head. Cost: O(nodes + bundles + jobs).
     pub(crate) fn see(&mut self, now: Duration, mut view: View) {
         if let Some(written) = view.written.take() {
             self.remember(&view, written);
@@ -138,7 +139,7 @@ impl Translator {
         self.look_at_servers(now);
     }
 
-    /// What is to be done now, as far as the last view tells. O(jobs + groups); what is written is what changed.
+    /// Returns the actions that are due, from the last view. Only changed data is written. Cost: O(jobs + groups).
     pub(crate) fn step(&mut self, now: Duration, clock_ms: i64) -> Effects {
         let mut step = Effects::default();
         self.refuse_overdue(now, &mut step);
@@ -159,7 +160,7 @@ impl Translator {
             let Some((key, _)) = gone.pop_first() else { break };
             step.effects.push(Effect::Delete { key });
         }
-        // The rest next time: somebody may have written very many.
+        // The others follow in the next step, because anyone may have written very many.
         self.written.append(&mut gone);
         if self.config.request_resources {
             self.ask(&mut step);
@@ -167,7 +168,7 @@ impl Translator {
         step
     }
 
-    /// Everything that the daemon is to know; it is told now.
+    /// Returns the complete state for the daemon, and assumes that it is sent now.
     pub(crate) fn snapshot(&mut self) -> Snapshot {
         let mut groups = by_job(&self.view);
         let mut jobs = BTreeMap::new();
@@ -179,7 +180,7 @@ impl Translator {
         Snapshot { servers: self.servers.clone(), jobs }
     }
 
-    /// What an earlier run wrote, and what is left of it after the head started anew.
+    /// Takes the data that an earlier run wrote, and that still exists after a restart of the head.
     fn remember(&mut self, view: &View, written: BTreeMap<String, String>) {
         for (key, value) in &written {
             if let Some(name) = key.strip_prefix(SERVER) {
@@ -197,7 +198,7 @@ impl Translator {
         self.written = written;
     }
 
-    /// Servers that anybody uses.
+    /// Servers in use by anyone.
     fn busy(&self) -> BTreeSet<String> {
         let foreign = self.servers.values().filter(|server| !server.foreign.is_empty()).map(|server| &server.name);
         let nodes = self.view.groups.iter().flat_map(Group::placed).filter_map(|(_, node, _)| self.names.of(node));
@@ -221,7 +222,7 @@ impl Translator {
             let used = amounts::foreign(node, ours.get(id).unwrap_or(&Resources::new()));
             let used = self.foreign.settle(now, id, used);
             let mut devices = Vec::new();
-            // Only where somebody else's GPUs are to be told apart from ours.
+            // Needed only to distinguish GPUs in foreign use from those of Trainmaster's jobs.
             if used.contains_key("GPU") {
                 let held = self.jobs.values().flat_map(|job| job.devices_on(name));
                 for (device, milli) in held.filter(|(device, _)| i64::from(*device) < MOST_DEVICES) {
@@ -243,7 +244,7 @@ impl Translator {
         }
     }
 
-    /// Whether the daemon can know what holds this: otherwise it is as foreign as any other's.
+    /// Whether the daemon can know the group's job. Otherwise the group is foreign use.
     fn is_ours(&self, group: &Group) -> bool {
         let job = self.jobs.get(&group.name.job);
         let could = job.and_then(Job::told).is_none_or(|told| told.may_have(group));
@@ -256,18 +257,19 @@ impl Translator {
             let seen = Seen::new(&self.view, groups.remove(id).unwrap_or_default(), *id, job.told());
             let overdue = job.overdue(now, &seen, &self.names, &self.config, self.view.infeasible);
             let Some(Refusal { cause, groups, retry_after }) = overdue else { continue };
-            // Who only observes won't be able to do more soon.
+            // If the cluster can only be observed, a retry wouldn't help soon.
             let retry_after = retry_after.filter(|_| self.observing.is_none());
             let cause = words(&self.observing.clone().unwrap_or(cause));
             self.removing.extend(groups);
             job.note.as_mut().expect("it had a plan").refused = Some(cause.clone());
             step.refused.push((job.decision, PlanAnswer { retry_after, ..PlanAnswer::refused(*id, cause) }));
         }
-        // Again where it is still there: the head may have been away.
+        // The removal is repeated while the group exists, because the head may not have been reachable.
         step.effects.extend(self.removing.iter().map(|id| Effect::RemoveGroup { id: id.clone() }));
     }
 
-    /// Jobs that are over, as the daemon knows, and of which nothing is left; their drivers' records go too.
+    /// Forgets jobs that have ended, whose end the daemon knows, and of which nothing is left. Also deletes their
+    /// drivers' records.
     fn forget_over(&mut self, step: &mut Effects) {
         if !self.follower.knows_all() {
             return;
@@ -275,7 +277,7 @@ impl Translator {
         let (view, mut groups) = (&self.view, by_job(&self.view));
         self.jobs.retain(|id, job| {
             let seen = Seen::new(view, groups.remove(id).unwrap_or_default(), *id, job.told());
-            // A driver writes its record before the daemon's plan of the job is here.
+            // A driver writes its record before the daemon's plan for the job arrives.
             let over = job.told_over && job.is_over(&seen) && (job.note.is_some() || !seen.driver_lives);
             if over && seen.record.is_some() {
                 step.effects.push(Effect::Delete { key: format!("{RECORD}{id}") });
@@ -301,18 +303,18 @@ impl Translator {
         self.jobs.values().flat_map(Job::wants).collect()
     }
 
-    /// Asks the autoscaler where that changed, and again where somebody else asked for something else since.
+    /// Sends the request to the autoscaler if it changed, and again if someone else has changed it since.
     fn ask(&mut self, step: &mut Effects) {
         let wanted = request::merged(&self.config.node_types, &self.wanted(), &self.busy());
         let there = &self.view.asked;
         if wanted == *there {
             self.overwritten = None;
         } else if self.asked.as_ref() == Some(&wanted) && self.overwritten.as_ref() != Some(there) {
-            // Nobody but us changed it: the head forgets it when it starts anew.
+            // Only someone else can have changed it. After a restart of the head, `asked` is `None`.
             tracing::warn!(request = %wanted, there = %there, "somebody else asked the autoscaler for other nodes");
             self.overwritten = Some(there.clone());
         }
-        // Where we want nothing, what others want may stay.
+        // If no nodes are needed, others' requests may stay.
         let others = wanted.is_empty() && self.asked.as_ref() != Some(there);
         if wanted != *there && !others {
             if self.asked.as_ref() != Some(&wanted) {
@@ -347,8 +349,8 @@ impl Follows for Translator {
             let told = Told { name: &order.name, newest: job.newest.max(order.incarnation) };
             let seen = Seen::new(&self.view, self.view.groups_of(id).iter().collect(), id, Some(told));
             if !seen.is_as(&order, &self.names) {
-                // What runs does so as it was last to. An order to end is no run to be refused: that it isn't followed
-                // is seen from what is there.
+                // A running job continues with its last order. An order to end isn't refused: the observed slots show
+                // that it isn't followed.
                 if order.action == Action::Run {
                     return Taken::Refused(why.clone());
                 }

@@ -1,4 +1,4 @@
-//! A job's plan, as it is written where its driver reads it.
+//! A job's plan in the form that its driver reads.
 
 use std::collections::BTreeSet;
 
@@ -7,23 +7,23 @@ use trainmaster_manager::{self as manager, MOST_SLOTS, SlotId};
 
 use crate::file::MOST_DEVICES;
 
-/// The form of what is written; drivers refuse others.
+/// The version of the format. Drivers refuse others.
 const VERSION: u32 = 1;
 
-/// What a driver reads in `plan/<job>`.
+/// The content of `plan/<job>`, for the driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Note {
     v: u32,
-    /// The decision that brought it.
+    /// The plan's decision.
     pub(crate) decision: u64,
     #[serde(flatten)]
     pub(crate) order: DriverPlan,
-    /// Why it can't be.
+    /// Why it can't be carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) refused: Option<String>,
 }
 
-/// What is to become of a job.
+/// The plan for one job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DriverPlan {
     pub(crate) name: String,
@@ -31,11 +31,11 @@ pub(crate) struct DriverPlan {
     pub(crate) incarnation: u32,
     pub(crate) revision: u32,
     pub(crate) reason: String,
-    /// Of a run.
+    /// The slots of a run.
     slots: Vec<PlannedSlot>,
 }
 
-/// What a driver is to do.
+/// The action for a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Action {
@@ -46,7 +46,7 @@ pub(crate) enum Action {
     Release,
 }
 
-/// A slot of a run. Ray picks the devices; those here are the scheduler's count of them.
+/// A slot of a run. Ray chooses the devices. The ones here are the scheduler's count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PlannedSlot {
     #[serde(flatten)]
@@ -76,7 +76,7 @@ impl Note {
         serde_json::to_string(self).expect("a note is plain data")
     }
 
-    /// `None`: it makes no sense, or not to this version. Anybody on the cluster may have written it.
+    /// Returns `None` if the text is invalid or of another version. Anyone in the cluster may have written it.
     pub(crate) fn from_json(text: &str) -> Option<Self> {
         let note: Self = serde_json::from_str(text).ok()?;
         let slots = &note.order.slots;
@@ -91,7 +91,7 @@ impl Note {
 }
 
 impl DriverPlan {
-    /// As the scheduler has it.
+    /// Converts the scheduler's order.
     pub(crate) fn of(order: manager::Order) -> Self {
         let (action, run) = match order.action {
             manager::Action::Run(run) => (Action::Run, *run),
@@ -114,22 +114,22 @@ impl DriverPlan {
         }
     }
 
-    /// What is to run; nothing of any other action.
+    /// The slots to run. Empty for any other action.
     pub(crate) fn slots(&self) -> &[PlannedSlot] {
         &self.slots
     }
 
-    /// The servers that are to run something.
+    /// The servers of the slots to run.
     pub(crate) fn servers(&self) -> BTreeSet<&str> {
         self.slots.iter().map(|slot| slot.server.as_str()).collect()
     }
 
-    /// It is over.
+    /// Whether the job ends.
     pub(crate) fn ends(&self) -> bool {
         matches!(self.action, Action::Stop | Action::Reject)
     }
 
-    /// Nothing of it is known any more.
+    /// The plan for a job that the scheduler no longer lists.
     pub(crate) fn unlisted(&self) -> Self {
         let reason = "the scheduler no longer lists this job".into();
         Self { action: Action::Stop, reason, slots: Vec::new(), ..self.clone() }
@@ -176,7 +176,7 @@ mod tests {
         let order = order(&[(0, 0, "a"), (1, 0, "a")]);
         let good = Note::new(5, order).to_json();
         assert!(Note::from_json(&good).is_some());
-        // For the first, memory was taken for as many devices; the others ended the stream to the daemon.
+        // The first would need memory for that many devices. The others would end the stream to the daemon.
         for (part, other) in [
             ("[[1,500]]", "[[4294967295,500]]"),
             ("[[1,500]]", "[[1,0]]"),

@@ -1,8 +1,8 @@
-//! What all jobs together ask of the autoscaler, in the one request that a cluster has.
+//! The request of all jobs to the autoscaler. A cluster has only one request.
 //!
-//! The autoscaler brings as many nodes as the request fills when they are empty, whoever uses them. So the request
-//! names whole nodes: as many of each type as the plans have a place on, and, if there are any, those of the type that
-//! others use besides. Smaller bundles would be packed together onto fewer nodes than the plans name.
+//! The autoscaler provides as many nodes as the request would fill if they were empty, whoever uses them. The request
+//! therefore names whole nodes: as many of each type as plans need, and, if there are any, those of the same type in
+//! other use. Smaller bundles would be packed onto fewer nodes than the plans name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,11 +14,11 @@ use super::super::{
     view::{Ask, Request},
 };
 
-/// Strict mode takes what is four times as old for stale.
+/// Interval of renewals in milliseconds. Strict mode considers a request stale after four times this.
 const RENEWED: i64 = 30_000;
 
-/// How many nodes of each type there shall be: `wanted` are the servers that plans name, `busy` those that anybody
-/// uses.
+/// The number of nodes to request of each type. `wanted` are the servers that plans name, and `busy` those in use by
+/// anyone.
 fn counts<'a>(
     node_types: &'a [NodeType],
     wanted: &BTreeSet<&str>,
@@ -31,7 +31,7 @@ fn counts<'a>(
     })
 }
 
-/// The nodes to ask for.
+/// The nodes to request.
 pub(super) fn merged(node_types: &[NodeType], wanted: &BTreeSet<&str>, busy: &BTreeSet<String>) -> Request {
     let needed = counts(node_types, wanted, busy).filter(|(_, count)| *count > 0);
     let ask = |(node_type, count): (&NodeType, i64)| Ask {
@@ -42,17 +42,17 @@ pub(super) fn merged(node_types: &[NodeType], wanted: &BTreeSet<&str>, busy: &BT
     Request(needed.map(ask).collect())
 }
 
-/// What is written about the request, for people, for other adapters, and for strict mode.
+/// The written description of the request, for people, for other adapters, and for strict mode.
 #[derive(Serialize, Deserialize)]
 struct Written {
     v: u32,
     owner: String,
     bundles: Vec<WrittenBundle>,
-    /// Every node type of the configuration.
+    /// The number of nodes for every node type of the configuration.
     nodes: BTreeMap<String, i64>,
-    /// Ids of nodes that are there and that plans name.
+    /// Ids of existing nodes that plans name.
     keep: Vec<String>,
-    /// Unix time of about when it was written: strict mode follows nobody who is gone.
+    /// Approximate Unix time of writing. Strict mode ignores an adapter that is gone.
     at_ms: i64,
 }
 
@@ -63,7 +63,7 @@ struct WrittenBundle {
     labels: BTreeMap<String, String>,
 }
 
-/// The request for these servers; it changes with every `RENEWED` milliseconds of the clock.
+/// The description of the request for these servers. It changes with every `RENEWED` milliseconds of the clock.
 pub(super) fn to_json(
     owner: &str,
     node_types: &[NodeType],

@@ -1,4 +1,5 @@
-//! Scenarios: what Ray's head tells and what the daemon plans go in; what is done and said is looked at.
+//! Scenarios. The inputs are the state of Ray's head and the daemon's plans. The tests check the effects and the
+//! observations.
 
 use trainmaster_proto::v1::{Action, JobPlan, ObservedPhase, Plan, Server, Slot, SlotRole};
 
@@ -11,13 +12,13 @@ use crate::ray::names::GroupName;
 const DRIVER: &str = "01000000";
 const BURST: &str = "[[node_types]]\nname = \"burst\"\ncount = 2\ngpu = 2\ncpu = 8\nlabels = { tier = \"b\" }\n";
 
-/// Workers, each with its server.
+/// Workers with their servers.
 type Slots = Vec<(u32, String)>;
 
-/// A cluster that a test changes, and the translator that looks at it every second.
+/// A cluster that a test changes, and a translator that gets its state every second.
 struct World {
     translator: Translator,
-    /// What the daemon was told last.
+    /// The last state for the daemon.
     told: BTreeMap<u64, v1::ObservedJob>,
     view: View,
     second: u64,
@@ -39,7 +40,7 @@ impl World {
         world
     }
 
-    /// With nodes `a` and `b`.
+    /// A world with nodes `a` and `b`.
     fn with_nodes(config: &str) -> Self {
         let mut world = Self::new(config);
         world.node(1, "a", "");
@@ -80,7 +81,7 @@ impl World {
         self.record(job, |record| record.running = serde_json::from_str(&text).unwrap());
     }
 
-    /// The head is looked at, once a second.
+    /// Advances the time by one second, and polls the head.
     fn look(&mut self) -> Effects {
         self.second += 1;
         let now = Duration::from_secs(self.second);
@@ -119,7 +120,7 @@ impl World {
         &self.translator.servers[name]
     }
 
-    /// Phase, incarnation, and the workers with their servers.
+    /// The phase, the incarnation, and the workers with their servers.
     fn job(&mut self, job: u64) -> Option<(ObservedPhase, u32, Slots)> {
         let seen = self.translator.snapshot().jobs.remove(&job)?;
         let slots = seen.slots.iter().map(|slot| (slot.index, slot.server.clone())).collect();
@@ -131,7 +132,7 @@ impl World {
     }
 }
 
-/// Workers, each with a GPU.
+/// A plan with workers that have one GPU each.
 fn run(job: u64, incarnation: u32, slots: &[(u32, &str)]) -> JobPlan {
     let slot = |&(index, server): &(u32, &str)| Slot {
         role: SlotRole::Worker.into(),
@@ -221,8 +222,8 @@ fn a_job_runs_from_plan_to_end() {
     let seen = &world.translator.snapshot().jobs[&7];
     assert_eq!(seen.slots[1].devices, [v1::DeviceShare { device: 1, milli: 1000 }], "as they were given");
 
-    // A report ended it in the daemon before its groups were gone: it is remembered until the daemon hears that they
-    // are.
+    // A report ended the job in the daemon before its groups were gone. It is remembered until the daemon is told that
+    // they are gone.
     world.plan(false, vec![other(7, Action::Stop)]);
     world.look();
     assert_eq!(world.told[&7].slots.len(), 2);
@@ -267,7 +268,7 @@ fn an_old_incarnation_leaves_before_a_new_one_starts() {
     world.running(7, 1, "w0");
     world.look();
     world.run(7, 2, &[(0, "b")]);
-    // However long its checkpoint takes, the driver owes nothing yet.
+    // The driver owes nothing yet, however long the checkpoint takes.
     assert_eq!(world.look_for(200).refused, []);
     assert_eq!(world.job(7), Some((ObservedPhase::Stopping, 1, at(&[(0, "a")]))));
     world.group(1, "trainmaster/7/2/0/w0", GroupState::Created, &[2]);
@@ -301,7 +302,7 @@ fn a_group_that_cant_be_placed_is_withdrawn_and_refused() {
     world.view.groups.clear();
     let after = world.look_for(20);
     assert_eq!((after.refused, after.effects), (vec![], vec![]), "once is enough");
-    // The daemon tries again: the same shape, and a new chance.
+    // The daemon tries the same shape again, as a new attempt.
     world.run(7, 1, &[(0, "a")]);
     world.look();
     assert!(world.note(7).get("refused").is_none());
@@ -332,7 +333,7 @@ fn a_driver_that_makes_nothing_or_never_comes_is_named() {
     world.record(7, |_| {});
     world.run(7, 1, &[(0, "a")]);
     assert!(cause(world.look_for(11)).contains("made no placement group"));
-    // Workers that are added wait for the end of a step.
+    // Added workers wait for the end of a step.
     world.run(7, 1, &[(0, "a"), (1, "a")]);
     world.group(1, "trainmaster/7/1/0/w0", GroupState::Created, &[1]);
     assert_eq!(world.look_for(50).refused, []);
@@ -350,7 +351,7 @@ fn what_a_driver_cannot_follow_is_refused_with_its_words() {
         let text = format!(r#"{{"incarnation":1,"revision":{revision},"cause":"worker 1: no licence"}}"#);
         serde_json::from_str(&text).unwrap()
     };
-    // Of another revision it is over.
+    // A refusal of another revision doesn't count.
     world.record(7, |record| record.refused = Some(refuses(9)));
     assert_eq!(world.look().refused, []);
     world.record(7, |record| record.refused = Some(refuses(0)));
@@ -399,15 +400,15 @@ fn a_dead_driver_ends_its_job_or_leaves_it_to_the_next_one() {
     assert_eq!(seen[&8].slots, []);
     assert_eq!(step.refused.len(), 1);
     assert!(step.refused[0].1.refused.as_deref().unwrap().contains("resume=True"), "{step:?}");
-    // Whoever comes doesn't find a wait that has grown over the night.
+    // A new driver doesn't have to wait for a back-off that has grown for hours.
     assert_eq!(step.refused[0].1.retry_after, Some(Duration::from_secs(10)));
-    // The next driver takes it over.
+    // The next driver takes the job over.
     world.view.drivers.insert("02000000".into());
     world.record(8, |record| record.driver = "02000000".into());
     world.run(8, 1, &[(1, "a")]);
     assert_eq!(world.look().refused, []);
     assert!(world.note(8).get("refused").is_none());
-    // Nothing is left of the other once the daemon has dropped it.
+    // Nothing is left of the other job after the daemon dropped it.
     world.plan(true, vec![run(8, 1, &[(1, "a")])]);
     let step = world.look_for(2);
     assert!(deleted(&step, "job/7") && deleted(&step, "plan/7"));
@@ -433,11 +434,11 @@ fn what_others_use_is_foreign_and_what_ours_hold_isnt() {
     assert_eq!((a.foreign["cpu"], a.foreign["gpu"]), (2000, 500), "the group's is ours");
     assert_eq!(a.foreign_devices, [v1::DeviceShare { device: 1, milli: 500 }], "beside ours");
 
-    // The group goes before the node tells that it is free again.
+    // The group is gone before the node's resources are reported as free.
     world.view.groups.clear();
     world.look_for(2);
     assert_eq!(world.server("a").foreign["cpu"], 2000);
-    // A group that no plan of this daemon knows is as foreign as any other.
+    // A group that no plan of this daemon knows is foreign use.
     world.group(2, "trainmaster/99/1/0/w0", GroupState::Created, &[1]);
     world.look_for(5);
     assert_eq!(world.server("a").foreign["cpu"], 3000);
@@ -462,7 +463,7 @@ fn jobs_wait_for_nodes_to_come_and_the_request_is_merged() {
     assert_eq!(written["nodes"], serde_json::json!({ "burst": 2 }));
     assert_eq!((&written["keep"], &written["at_ms"]), (&serde_json::json!([]), &1_000_050_000.into()));
 
-    // It comes, under the address that all have here.
+    // The node starts, with the address that all nodes have here.
     world.node(3, "a", "burst");
     let step = world.look();
     assert_eq!(put(&step, "server/burst-0"), Some("03".repeat(28)));
@@ -470,12 +471,12 @@ fn jobs_wait_for_nodes_to_come_and_the_request_is_merged() {
     let written: serde_json::Value = serde_json::from_str(&world.translator.written["request"]).unwrap();
     assert_eq!(written["keep"], serde_json::json!(["03".repeat(28)]));
 
-    // Somebody else asks for something else: ours is said again, with a word about it.
+    // Someone else sends another request. The own request is repeated, with a warning.
     world.view.asked = Request(vec![Ask { count: 9, ..Ask::default() }]);
     assert_eq!(asked(&world.look()), [2]);
     assert_eq!(asked(&world.look_for(3)), Vec::<i64>::new());
 
-    // The jobs are gone: the request is emptied once; what others ask from then on is theirs.
+    // The jobs are gone. The request is emptied once, and later requests of others stay.
     world.plan(true, vec![]);
     assert_eq!(asked(&world.look()), [0]);
     world.view.asked = Request(vec![Ask { count: 9, ..Ask::default() }]);
@@ -493,7 +494,7 @@ fn a_node_that_never_comes_is_refused() {
     let cause = step.refused[0].1.refused.clone().unwrap();
     assert!(cause.contains("\"burst-0\"") && cause.contains("60s"), "{cause}");
     assert_eq!(asked(&step), [0], "it isn't asked for any longer");
-    // An autoscaler that says so at once isn't waited for.
+    // If the autoscaler reports at once that it can't provide a node, the wait is short.
     world.run(7, 1, &[(0, "burst-0")]);
     world.view.infeasible = true;
     let cause = world.look_for(11).refused[0].1.refused.clone().unwrap();
@@ -527,7 +528,7 @@ fn what_an_earlier_run_wrote_is_taken_over() {
     assert_eq!(next.look().effects, [], "all of it is there");
     let after = next.translator.snapshot();
     assert_eq!((after.servers, after.jobs), (before.servers, before.jobs), "before any plan");
-    // The daemon knows nothing of it any more: the driver is told to stop.
+    // The daemon no longer knows the job. The driver is told to stop.
     next.plan(true, vec![]);
     next.look();
     assert_eq!(next.note(7)["action"], "stop");
@@ -600,19 +601,19 @@ fn where_nothing_can_be_changed_only_what_is_there_is_accepted() {
     assert_eq!(world.told[&7].slots[1].devices, [v1::DeviceShare { device: 1, milli: 1000 }]);
     assert_eq!(world.job(8), Some((ObservedPhase::Stopped, 0, vec![])));
 
-    // It can't be moved, and runs on as it is.
+    // The job can't be moved, and continues as it is.
     assert_eq!(world.run(7, 2, &[(0, "b")]), [refused(7)]);
     assert_eq!(world.run(7, 1, &[(0, "b"), (1, "b")]), [refused(7)]);
     world.look();
     assert_eq!(world.job(7), Some((ObservedPhase::Running, 1, at(&[(0, "a"), (1, "b")]))));
 
-    // What is gone isn't made again, and the cause is the same.
+    // Lost slots aren't created again, and the cause is the same.
     world.view.groups.clear();
     let step = world.look_for(7);
     assert_eq!((step.refused, step.effects), (vec![(3, refused(7))], vec![]));
     assert_eq!(world.job(7).unwrap().2, []);
 
-    // A job can't be stopped, but it ends.
+    // A job can't be stopped, but it can end.
     world.group(2, "trainmaster/8/1/0/w0", GroupState::Created, &[1]);
     world.look();
     assert_eq!(world.plan(false, vec![other(8, Action::Stop)]), [], "neither done nor refused");
@@ -624,7 +625,7 @@ fn where_nothing_can_be_changed_only_what_is_there_is_accepted() {
     world.look();
     assert_eq!(world.job(8), None);
 
-    // Once it can be trusted again, what was put off is done.
+    // After the head can be trusted again, the pending actions are carried out.
     world.translator.observe(None);
     (world.view.written, world.view.silent) = (Some(BTreeMap::new()), false);
     assert_eq!(world.run(9, 1, &[(0, "a")]), [accepted(9)]);

@@ -12,14 +12,14 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// Far longer than anything here takes; only a failing test waits for it.
+/// Far longer than any step of the test. Only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository")
 }
 
-/// A Python with Ray; without one the test is skipped, and counted.
+/// A Python with Ray. Without one, the test is skipped and counted.
 fn python() -> Option<PathBuf> {
     let install = Command::new(root().join("scripts/install")).arg("ray").output().expect("a script");
     if install.status.success() {
@@ -37,7 +37,7 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// The cluster, with the driver that answers.
+/// The cluster, with the driver that executes requests.
 struct Cluster {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -54,7 +54,7 @@ impl Cluster {
             .arg(root().join("adapters/tests/ray/cluster.py"))
             .env("RAY_AUTH_MODE", "disabled")
             .env("RAY_TMPDIR", folder)
-            // A raylet that is killed is missed soon.
+            // A killed raylet is soon detected.
             .env("RAY_health_check_initial_delay_ms", "0")
             .env("RAY_health_check_period_ms", "500")
             .env("RAY_health_check_failure_threshold", "4")
@@ -84,7 +84,7 @@ impl Cluster {
         self.answer()
     }
 
-    /// What stands under a key.
+    /// The value of a key.
     fn read(&mut self, key: &str) -> Option<String> {
         self.ask("get", json!({ "key": key }))["value"].as_str().map(str::to_owned)
     }
@@ -93,7 +93,7 @@ impl Cluster {
         self.read(&format!("plan/{job}")).map(|text| serde_json::from_str(&text).unwrap())
     }
 
-    /// What a driver says of its job, whose slots of that incarnation work.
+    /// Writes a driver's record of its job, with working slots of the given incarnation.
     fn record(&mut self, job: u64, name: &str, phase: &str, incarnation: u64, slots: &str) {
         let running = json!({ "incarnation": incarnation, "revision": 0, "slots": slots });
         let record = json!({
@@ -105,7 +105,7 @@ impl Cluster {
 }
 
 impl Drop for Cluster {
-    /// The end of its input ends it, and with it all that it started.
+    /// The end of its input ends it, together with all processes that it started.
     fn drop(&mut self) {
         drop(self.stdin.take());
         let _ = self.child.wait();
@@ -128,7 +128,7 @@ impl Daemon {
         let Cluster { address, dashboard, .. } = cluster;
         let text = format!("address = {address:?}\ndashboard = {dashboard:?}\napi = {api:?}\n");
         fs::write(&config, text + "placement_timeout = \"3s\"\npoll = \"200ms\"\n").unwrap();
-        // This test is in `deps/`, beside it.
+        // The test's executable is in `deps/`, in the program's folder.
         let program = env::current_exe().unwrap().ancestors().nth(2).unwrap().join("trainmaster");
         assert!(program.exists(), "{} isn't there: cargo build --bins", program.display());
         let mut child = Command::new(&program)
@@ -198,7 +198,7 @@ fn servers(plan: &Value) -> Vec<&str> {
     plan["slots"].as_array().unwrap().iter().map(|slot| slot["server"].as_str().unwrap()).collect()
 }
 
-/// A job's plan to run, in an incarnation after `last`.
+/// Waits for a job's plan to run, in an incarnation after `last`.
 fn run(cluster: &mut Cluster, job: u64, last: u64) -> Value {
     until("a plan to run", || {
         cluster.plan(job).filter(|plan| plan["action"] == "run" && plan["incarnation"].as_u64() > Some(last))
@@ -210,14 +210,14 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     let Some(python) = python() else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(&python, folder.path());
-    // All of it holds beside what somebody else writes, whether that is there first or comes later.
+    // All of the test has to work beside others' data, whether that is written before or later.
     cluster.ask("litter", json!({ "large": 200, "job": 7_000_005 }));
     let daemon = Daemon::start(folder.path(), &cluster, "auto");
     until("the nodes as servers", || cluster.read("server/b"));
     until("what was made up to go", || cluster.read("plan/7000001").is_none().then_some(()));
     observed_only(folder.path(), &mut cluster);
 
-    // One that is placed as planned.
+    // A job that is placed as planned.
     let job = daemon.submit(folder.path(), "first", 1);
     cluster.ask("litter", json!({ "large": 0, "job": job }));
     let plan = run(&mut cluster, job, 0);
@@ -229,12 +229,12 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     let first = daemon.job("first").unwrap();
     assert_eq!((&first["slots"][0]["server"], &first["incarnation"]), (&server.as_str().into(), &1.into()));
 
-    // Its group is gone: so are its slots, until the driver makes it anew.
+    // Its group is gone, and so are its slots, until the driver creates it again.
     cluster.ask("remove", json!({ "name": group }));
     cluster.ask("group", json!({ "name": "somebody else's", "bundles": 2, "server": server }));
     until("the slots gone", || daemon.is("first", "waiting").then_some(()));
 
-    // What others hold by now keeps it out: its group can't be placed, and that is told, here and there.
+    // Foreign use keeps it out. Its group can't be placed, which is reported to the driver and the user.
     cluster.ask("group", json!({ "name": group, "bundles": 1, "server": server }));
     until("a refusal", || {
         let explained = daemon.ask(&["explain", "first"]).to_string();
@@ -250,7 +250,7 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     cluster.ask("group", json!({ "name": group, "bundles": 1, "server": server }));
     until("the job running again", || daemon.is("first", "running").then_some(()));
 
-    // The raylet is killed: the job is planned onto the other one.
+    // The raylet is killed, and the job is planned onto the other node.
     cluster.ask("kill", json!({ "server": server }));
     let plan = run(&mut cluster, job, incarnation);
     let (incarnation, other) = (plan["incarnation"].as_u64().unwrap(), servers(&plan)[0].to_owned());
@@ -262,7 +262,7 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     cluster.ask("group", json!({ "name": group, "bundles": 1, "server": other }));
     until("the job running elsewhere", || daemon.is("first", "running").then_some(()));
 
-    // The driver says that it is done, and what was written about it goes.
+    // The driver reports completion, and the job's data is deleted.
     cluster.ask("remove", json!({ "name": group }));
     cluster.record(job, "first", "completed", incarnation, "");
     until("the job completed", || daemon.is("first", "completed").then_some(()));
@@ -271,7 +271,7 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
         (!left).then_some(())
     });
 
-    // A job whose driver is no more has failed.
+    // A job without a living driver has failed.
     let job = daemon.submit(folder.path(), "second", 1);
     cluster.driver = "77000000".into();
     cluster.record(job, "second", "active", 1, "");
@@ -285,9 +285,9 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     assert!(!log.chars().any(|c| c.is_control() && c != '\n' && c != '\t'), "{log}");
 }
 
-/// Another daemon, over REST: what there is is seen, and nothing is done about it.
+/// Another daemon, over REST. It observes the cluster and changes nothing.
 fn observed_only(folder: &Path, cluster: &mut Cluster) {
-    // By name a job of that daemon's, as an earlier run of it could have left.
+    // By its name, the group is of a job of that daemon, as an earlier run could have left it.
     let group = json!({ "name": "trainmaster/1/1/0/w0-1", "bundles": 2, "server": "a" });
     cluster.ask("group", group.clone());
     let daemon = Daemon::start(folder, cluster, "rest");
