@@ -22,9 +22,9 @@ use crate::{
     log,
 };
 
-/// A second panic within this time pauses: jobs go back to Slurm.
+/// After a second panic within this time the agent pauses, so that jobs go back to Slurm.
 const AGAIN: Duration = Duration::from_secs(600);
-/// An agent that couldn't be opened after a panic is opened again after so long.
+/// Wait before an agent that couldn't be opened after a panic is opened again.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 /// The used fields of node_info_t. Memory and disk are in MiB.
@@ -132,20 +132,20 @@ pub struct Handle {
     folders: Folders,
     agent: Option<Agent>,
     panicked: Option<Instant>,
-    /// It was the second one: it goes on paused.
+    /// Whether it was the second panic. Then the agent continues in mode `paused`.
     again: bool,
-    /// When it was last opened, or that was tried.
+    /// Time of the last opening, or of the last attempt.
     tried: Instant,
     seen: Observation,
     loading: Instant,
     orders: Vec<SlurmCall>,
-    /// What the orders' pointers point to.
+    /// The texts to which the orders' pointers point.
     texts: Vec<CString>,
     told: Vec<COrder>,
 }
 
 impl Handle {
-    /// Runs a part of a round. After a panic the agent goes on from its journal; after a second one it pauses.
+    /// Runs a part of a round. After a panic the agent continues from its journal. After a second one it pauses.
     fn guarded<T: Default>(&mut self, what: impl FnOnce(&mut Agent, &Observation) -> T) -> T {
         let Some(agent) = &mut self.agent else { return T::default() };
         if let Ok(done) = catch_unwind(AssertUnwindSafe(|| what(agent, &self.seen))) {
@@ -163,7 +163,7 @@ impl Handle {
         self.reopen();
     }
 
-    /// Goes on from the journal after a panic, or tries to once more.
+    /// Opens the agent from its journal after a panic.
     fn reopen(&mut self) {
         let again = self.again;
         self.tried = Instant::now();
@@ -192,7 +192,8 @@ impl Handle {
     }
 }
 
-/// Opens the agent; the port of one that has just ended may take a moment to be free.
+/// Opens the agent. Retries while the port is in use, because a port may not be free at once after the last agent
+/// ended.
 fn open(folders: &Folders) -> Result<Agent, String> {
     for _ in 0..20 {
         match Agent::open(folders) {
@@ -415,7 +416,7 @@ fn told(order: &SlurmCall, texts: &mut Vec<CString>) -> COrder {
         Action::Cancel => return COrder { action: CAction::Cancel, ..told },
     };
     let number = |value: Option<u32>| value.map_or(-1, i64::from);
-    // A CString stays where it is when the list that holds it moves.
+    // A CString's text doesn't move when the list that holds it moves.
     let mut text = |value: &Option<String>| {
         value.as_ref().map_or(std::ptr::null(), |text| {
             texts.push(CString::new(text.replace('\0', " ")).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! One round after another: what Slurm shows goes in, orders come out.
+//! The agent. In each round, it turns an observation of Slurm into orders.
 
 use std::{
     collections::BTreeMap,
@@ -29,14 +29,15 @@ use crate::{
     journal::{JournalFile, restore},
 };
 
-/// Engines and fits run on the plugin's own thread: nobody could give them up.
+/// Engines and fits run on the plugin's own thread, so they can't be abandoned.
 const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Between rounds of fits that no decision asks for.
+/// Interval between rounds of fits without a decision.
 const FITS_EVERY: Duration = Duration::from_secs(5);
-/// What one look at Slurm can bring up: jobs, then their numbers, then what is said of them.
+/// Maximum number of passes for one observation of Slurm: the first adds jobs, the next their numbers, and then their
+/// states.
 const PASSES: usize = 8;
 
-/// Where the agent finds and keeps things.
+/// The agent's paths.
 #[derive(Clone, Debug)]
 pub struct Folders {
     /// `trainmaster.toml`.
@@ -50,16 +51,16 @@ impl Folders {
         self.state.join("trainmaster")
     }
 
-    /// Where submissions and reports wake the plugin's thread.
+    /// The socket by which submissions and reports wake the plugin's thread.
     pub(crate) fn wake(&self) -> PathBuf {
         self.state.join("trainmaster.socket")
     }
 }
 
-/// The scheduler and everything around it.
+/// The scheduler, and the components that run it.
 pub struct Agent {
     watched: Watched,
-    /// Keeps the mode that the configuration last said.
+    /// The file with the mode from the configuration that was last read.
     file_mode: PathBuf,
     config: Config,
     scheduler: Scheduler,
@@ -68,16 +69,16 @@ pub struct Agent {
     tickets: Tickets,
     clock: Clock,
     services: Services,
-    /// What training programs were told.
+    /// The last assignments of training programs.
     told: BTreeMap<JobId, JobAssignment>,
-    /// When the orders of this round were handed out.
+    /// When this round's orders were returned.
     ordered: Instant,
     figures: Figures,
     #[cfg(feature = "fault-injection")]
     faults: crate::fault::Faults,
 }
 
-/// What is counted.
+/// Statistics.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures {
     decisions: u64,
@@ -86,15 +87,15 @@ struct Figures {
     load: Duration,
     orders: u64,
     refusals: u64,
-    /// That Slurm took for all orders.
+    /// Slurm's total time for all orders.
     carrying_out: Duration,
 }
 
 impl Agent {
-    /// Goes on where the journal ends, or begins.
+    /// Restores the state from the journal, or starts without one.
     ///
     /// # Errors
-    /// The configuration can't be used, the feed's port is taken, or the state folder can't be written.
+    /// The configuration can't be used, the feed's port is in use, or the state folder can't be written.
     pub fn open(folders: &Folders) -> io::Result<Self> {
         let mut watched = Watched::new(&folders.config);
         let config = watched.changed().expect("nothing was read yet").map_err(io::Error::other)?;
@@ -108,14 +109,14 @@ impl Agent {
         scheduler.start_journal();
         let now = clock.now();
         begin(&mut scheduler, now, Term::default(), &config.settings).map_err(io::Error::other)?;
-        // What people set since counts, unless the file was changed while slurmctld was down.
+        // A mode that was set by a command stays, unless the file was changed while slurmctld was down.
         let file_mode = own.join("mode");
         let name = format!("{:?}", config.mode);
         if !known || fs::read_to_string(&file_mode).is_ok_and(|before| before != name) {
             scheduler.apply(now, Event::ModeSet(config.mode)).map_err(io::Error::other)?;
         }
         fs::write(&file_mode, &name)?;
-        // Nobody collects them here.
+        // The metrics aren't collected here.
         let registry = Registry::new();
         let metrics = JournalMetrics::register(&registry).map_err(io::Error::other)?;
         let mut journal = Journal::new(JournalFile::new(&own), JournalLimits::default(), metrics, &[]);
@@ -148,17 +149,17 @@ impl Agent {
         })
     }
 
-    /// The scheduler, to look at.
+    /// The scheduler, for inspection.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
 
-    /// Pauses: every job is Slurm's again, as it was submitted.
+    /// Pauses. All jobs are handed back to Slurm, as they were submitted.
     pub fn pause(&mut self) {
         self.set_mode(Mode::Paused);
     }
 
-    /// How long the plugin's thread may sleep, if nobody wakes it.
+    /// Maximum sleep of the plugin's thread, unless it is woken.
     pub fn wait(&mut self) -> Duration {
         let now = self.clock.now();
         let held = self.journal.error().is_some();
@@ -167,9 +168,9 @@ impl Agent {
         wait.min(self.config.poll).max(Duration::from_millis(10))
     }
 
-    /// One round: what Slurm shows becomes events, reports and requests are taken, what is due is decided. Each order
-    /// is to be carried out and [`answered`](Self::answered), then [`finish`](Self::finish) is called. `loading` is
-    /// what asking Slurm took.
+    /// Runs one round: converts the observation to events, handles reports and requests, and makes the decisions that
+    /// are due. The caller carries out each order, reports the result to [`answered`](Self::answered), and then calls
+    /// [`finish`](Self::finish). `loading` is the time for loading Slurm's data.
     pub fn round(&mut self, seen: &Observation, loading: Duration) -> Vec<SlurmCall> {
         self.figures.load = loading;
         self.reload();
@@ -185,8 +186,8 @@ impl Agent {
         self.faults.in_round();
         self.decide();
         drop(self.scheduler.take_issues());
-        // Slurm is told only what is on disk. Where nothing can be written held jobs stay held, and the kill switch
-        // works.
+        // Slurm gets only orders whose cause is on disk. If nothing can be written, held jobs stay held, and the off
+        // switch still works.
         self.flush();
         let mut orders = self.translator.orders(self.scheduler.state());
         if self.journal.error().is_some() {
@@ -199,7 +200,7 @@ impl Agent {
         orders
     }
 
-    /// What Slurm answered to an order of this round.
+    /// Handles Slurm's answer to an order of this round.
     pub fn answered(&mut self, order: &SlurmCall, answer: CallResult) {
         if let Err(error) = &answer
             && !error.is_gone()
@@ -212,7 +213,7 @@ impl Agent {
         }
     }
 
-    /// The round is over: what came of the orders is written, and training programs hear of it.
+    /// Ends the round: writes the results of the orders, and informs training programs.
     pub fn finish(&mut self) {
         self.figures.carrying_out += self.ordered.elapsed();
         self.flush();
@@ -258,13 +259,13 @@ impl Agent {
         }
     }
 
-    /// An event from Slurm.
+    /// Applies an event from Slurm.
     fn take(&mut self, event: Event) {
         let now = self.clock.now();
         self.tickets.hear(&event);
         match self.scheduler.apply(now, event.clone()) {
             Ok(()) => {}
-            // Slurm may still speak of what is over here.
+            // Slurm can still report jobs that have ended here.
             Err(EventError::UnknownJob(_) | EventError::LateRefusal { .. }) => {}
             Err(error) if matches!(event, Event::JobSubmitted { .. }) => {
                 tracing::info!(%error, "a job can't be taken");
@@ -283,8 +284,8 @@ impl Agent {
                         let _ = reply.send(written.map(|()| answers).map_err(|error| Unavailable(error.to_owned())));
                     }));
                 }
-                // What people order holds also while it can't be written down; then they hear what a restart would
-                // forget.
+                // A user's command takes effect even if it can't be written. Then the answer says that a restart would
+                // forget it.
                 Request::Control { command, reply } => {
                     let changes = matches!(command, Command::Mode { .. });
                     let mut answer = self.control(command);
@@ -319,8 +320,8 @@ impl Agent {
         answers
     }
 
-    /// Fits and decides what is due, once: orders wait for it. While nothing can be written down, nothing new is
-    /// decided.
+    /// Runs fits and makes the due decision, at most one, because orders wait for it. If nothing can be written,
+    /// nothing new is decided.
     fn decide(&mut self) {
         #[cfg(feature = "fault-injection")]
         self.faults.before_decision(&mut self.scheduler);
@@ -348,7 +349,7 @@ impl Agent {
         self.note_shadow(&made.decision.changes);
     }
 
-    /// In shadow mode nothing is done: what would have been is said.
+    /// In shadow mode nothing is carried out. Logs the difference between plan and observation.
     fn note_shadow(&self, changes: &[(JobId, Verdict)]) {
         let state = self.scheduler.state();
         if state.mode != Mode::Shadow {
@@ -365,9 +366,9 @@ impl Agent {
         }
     }
 
-    /// Writes what happened, and says so to whoever waits for it.
+    /// Writes the journal, and answers the requests that wait for it.
     fn flush(&mut self) {
-        // Each round is worth a try, with a file of its own: a snapshot also takes the place of all that waits.
+        // Each round makes an attempt with a new file. A snapshot replaces all waiting records.
         self.journal.retry_now();
         if self.journal.error().is_some() || self.journal.wants_snapshot() {
             self.scheduler.snapshot();
@@ -378,8 +379,8 @@ impl Agent {
         }
     }
 
-    /// Programs follow what Slurm was made to give them: until a restart is through, what runs is told nothing of it.
-    /// Slurm stops it with SIGTERM.
+    /// Sends the assignments that Slurm has carried out. Until a restart is complete, running programs get no new
+    /// assignment: Slurm stops them with SIGTERM.
     fn tell(&mut self) {
         let state = self.scheduler.state();
         for job in state.jobs.values() {
@@ -391,7 +392,7 @@ impl Agent {
             let assignment = match (issued, known) {
                 (Some(slots), _) => assignment(state, job, Some(slots), grace),
                 (None, Some(_)) => continue,
-                // Since before a restart of slurmctld.
+                // The job has been running since before a restart of slurmctld.
                 (None, None) => JobAssignment {
                     incarnation: job.seen.incarnation,
                     ..assignment(state, job, job.seen.allocation.as_deref(), grace)

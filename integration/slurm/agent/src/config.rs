@@ -1,4 +1,4 @@
-//! `trainmaster.toml`, which lies beside slurm.conf and is read anew whenever it changes.
+//! `trainmaster.toml`, which is beside slurm.conf and is read again whenever it changes.
 
 use std::{
     fs, io,
@@ -15,30 +15,30 @@ use trainmaster_core::{
     text::{LONGEST, read_toml},
 };
 
-/// What `serve` schedules with when a site says nothing holds here, too.
+/// The settings of `serve` without a settings file also apply here.
 const DEFAULT_SETTINGS: &str = include_str!("../../../../sidecar/daemon/src/default.toml");
 
-/// The whole file. Every key may be left out.
+/// The whole file. All keys are optional.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// `mode`: what to begin with. `trainmaster slurm mode` changes it, and that outlives restarts.
+    /// `mode`: the initial mode. `trainmaster slurm mode` changes it, and the change survives restarts.
     pub mode: Mode,
-    /// `poll`: Slurm is looked at so often, and whenever a job is submitted or reports.
+    /// `poll`: interval between polls of Slurm. It is also polled whenever a job is submitted or reports.
     pub poll: Duration,
-    /// `budget`: steps that an engine may take for one decision.
+    /// `budget`: the number of steps that an engine can take for one decision.
     pub budget: u64,
-    /// `[feed]`: where training programs report.
+    /// `[feed]`: the address for reports of training programs.
     pub feed: Feed,
     /// `[slurm]`: how jobs are held and started.
     pub slurm: slurm::Config,
-    /// `[scheduler]`: the engine and everything that `serve --settings` takes. Shape rules are always Slurm's.
+    /// `[scheduler]`: the engine and all other settings of `serve --settings`. Shape rules are always Slurm's.
     pub settings: Settings,
 }
 
-/// Where training programs report.
+/// The address for reports of training programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feed {
-    /// `listen`. Off loopback it needs TLS.
+    /// `listen`. An address other than loopback needs TLS.
     pub listen: SocketAddr,
     /// `cert` and `key`, in PEM.
     pub tls: Option<(PathBuf, PathBuf)>,
@@ -58,7 +58,7 @@ struct File {
     #[serde(default)]
     feed: FeedFile,
     scheduler: Option<toml::Table>,
-    // The adapter reads it.
+    // The adapter reads this table.
     #[serde(default, rename = "slurm")]
     _slurm: toml::Table,
 }
@@ -75,7 +75,7 @@ impl Config {
     /// Reads the text of the file.
     ///
     /// # Errors
-    /// Names the key, its value and what is allowed.
+    /// The error names the key, its value and the allowed values.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let wrong = |error: &dyn std::fmt::Display| ConfigError(error.to_string().trim_end().to_owned());
         let file: File = read_toml(text, LONGEST).map_err(|error| wrong(&error))?;
@@ -121,7 +121,7 @@ impl Config {
     }
 }
 
-/// The file, and when it was last read.
+/// The file, and its modification time when it was last read.
 #[derive(Debug)]
 pub(crate) struct Watched {
     path: PathBuf,
@@ -133,7 +133,7 @@ impl Watched {
         Self { path: path.to_owned(), modified: None }
     }
 
-    /// What it says, if that wasn't read yet. Without a file the defaults hold.
+    /// Reads the file if it has changed since the last call. Without a file, the defaults apply.
     pub(crate) fn changed(&mut self) -> Option<Result<Config, ConfigError>> {
         let modified = fs::metadata(&self.path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
         if self.modified == Some(modified) {

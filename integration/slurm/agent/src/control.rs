@@ -1,4 +1,4 @@
-//! What people ask the agent: `trainmaster slurm status | explain | mode`, a line of JSON on the control socket.
+//! The requests of `trainmaster slurm status | explain | mode`: one line of JSON each, on the control socket.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -8,22 +8,22 @@ use trainmaster_core::{Mode, explain::Explanation};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum Command {
-    /// How things stand.
+    /// The agent's status.
     Status {},
-    /// Why a job is as it is.
+    /// The explanation of a job's state.
     Explain {
-        /// Slurm's number of it, or its name.
+        /// Its number in Slurm, or its name.
         job: String,
     },
-    /// The kill switch.
+    /// The off switch.
     Mode {
-        /// Which.
+        /// The new mode.
         mode: Mode,
     },
-    /// Something goes wrong.
+    /// Injects a fault.
     #[cfg(feature = "fault-injection")]
     Fault {
-        /// What.
+        /// The fault.
         fault: crate::fault::Fault,
     },
 }
@@ -33,24 +33,24 @@ pub(crate) enum Command {
 pub(crate) struct Status<'a> {
     pub(crate) mode: Mode,
     pub(crate) engine: &'a str,
-    /// Decides instead, since that one failed too often.
+    /// The engine that decides instead, because the configured one failed too often.
     pub(crate) fallback: Option<&'a str>,
     pub(crate) servers: usize,
     pub(crate) decisions: u64,
-    /// Of the last decision and of the last loading of Slurm's state, in milliseconds.
+    /// Times of the last decision, of the slowest one, and of the last loading of Slurm's state, in milliseconds.
     pub(crate) decision_ms: f64,
     pub(crate) slowest_decision_ms: f64,
     pub(crate) load_ms: f64,
     pub(crate) orders: u64,
-    /// That Slurm takes for one, on average.
+    /// Slurm's average time for an order, in milliseconds.
     pub(crate) order_ms: f64,
     pub(crate) refusals: u64,
-    /// Why nothing can be promised now, if so.
+    /// The journal's current error, if any. Then nothing can be written.
     pub(crate) problem: Option<&'a str>,
     pub(crate) jobs: Vec<JobStatus>,
 }
 
-/// A job in it.
+/// A job in the status.
 #[derive(Debug, Serialize)]
 pub(crate) struct JobStatus {
     /// Slurm's number.

@@ -1,23 +1,23 @@
-//! Faults on purpose, for tests of what stands around the agent. Not in a product.
+//! Fault injection for tests of the agent's surroundings. Products don't contain it.
 
 use std::{sync::Arc, thread, time::Duration};
 
 use serde::Deserialize;
 use trainmaster_core::{Scheduler, testing::Scripted};
 
-/// What is to go wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Fault {
-    /// Each engine panics, the fallback too.
+    /// All engines panic, including the fallback engine.
     Engine,
     /// The next round panics.
     Round,
-    /// The next orders are carried out three seconds after Slurm was looked at.
+    /// The next orders are carried out three seconds after Slurm was polled.
     Late,
 }
 
-/// Those that are ordered.
+/// The active faults.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     engine: bool,

@@ -1,5 +1,5 @@
-//! The feed for training programs and the control socket, on a thread of their own: whoever is slow there never holds
-//! up the agent, and the agent never holds up slurmctld.
+//! The feed for training programs and the control socket, on their own thread. Slow clients never delay the agent, and
+//! the agent never delays slurmctld.
 
 use std::{
     fs, io,
@@ -27,18 +27,18 @@ use trainmaster_proto::Progress;
 
 use crate::{config, control::Command};
 
-/// Requests that may wait for the agent's next round; more are turned away.
+/// Maximum number of requests that wait for the agent's next round. Others are refused.
 const QUEUE: usize = 4096;
-/// Connections at a time, and bytes of requests that aren't answered yet: this is slurmctld's memory.
+/// Maximum number of connections, and maximum bytes of unanswered requests, because they use slurmctld's memory.
 const CONNECTIONS: usize = 10_000;
 const REQUESTS_BYTES: usize = 32 << 20;
-/// A control request may be so long and take so long.
+/// Maximum length of a control request, and maximum time for it.
 const REQUEST_BYTES: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is asked of the agent.
+/// A request to the agent.
 pub(crate) enum Request {
-    /// A slot reports.
+    /// A slot's report.
     Report {
         job: JobId,
         incarnation: Incarnation,
@@ -46,16 +46,16 @@ pub(crate) enum Request {
         progress: Vec<Progress>,
         reply: oneshot::Sender<Result<Answers, Unavailable>>,
     },
-    /// Somebody at the control socket.
+    /// A command from the control socket.
     Control { command: Command, reply: oneshot::Sender<serde_json::Value> },
 }
 
-/// The agent's end.
+/// The agent's end of the services.
 #[derive(Debug)]
 pub(crate) struct Services {
     pub(crate) feed: Feed,
     pub(crate) requests: mpsc::Receiver<Request>,
-    /// Dropped, it ends the thread.
+    /// Dropping it ends the thread.
     _stop: oneshot::Sender<()>,
 }
 
@@ -64,7 +64,7 @@ struct Host {
     wake: Wake,
 }
 
-/// Wakes the plugin's thread, as job submission does.
+/// Wakes the plugin's thread, as a job's submission does.
 #[derive(Debug)]
 struct Wake {
     socket: Option<UnixDatagram>,
@@ -79,7 +79,7 @@ impl Wake {
 
     fn up(&self) {
         if let Some(socket) = &self.socket {
-            // Full is as good as sent.
+            // If the socket is full, the thread will wake anyway.
             let _ = socket.send_to(b"r", &self.path);
         }
     }
@@ -110,10 +110,11 @@ impl FeedHost for Host {
     async fn acknowledge(&self, _: Acknowledgement) {}
 }
 
-/// Opens the feed's port and the control socket, and serves both. Jobs reach the port at `address`, if that is known.
+/// Opens the feed's port and the control socket, and serves both. `address` is the port's address for jobs, if it is
+/// known.
 ///
 /// # Errors
-/// One of them can't be opened, or there is no thread.
+/// One of them can't be opened, or the thread can't be created.
 pub(crate) fn start(
     feed: &config::Feed,
     address: Option<&str>,
@@ -127,7 +128,7 @@ pub(crate) fn start(
     let named = |error: io::Error| io::Error::new(error.kind(), format!("feed.listen: {listen}: {error}"));
     let listener = std::net::TcpListener::bind(listen).map_err(named)?;
     listener.set_nonblocking(true)?;
-    // What a killed slurmctld left.
+    // The socket of a killed slurmctld may still exist.
     let _ = fs::remove_file(control);
     let socket = std::os::unix::net::UnixListener::bind(control)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", control.display())))?;
@@ -163,7 +164,7 @@ pub(crate) fn start(
                     Err(error) => tracing::error!(%error, "no control socket"),
                 }
             };
-            // Who can't report can still be paused.
+            // If the feed fails, the control socket still works, so jobs can be paused.
             tokio::select! {
                 _ = async { tokio::join!(feed, control) } => {}
                 _ = stopped => {}
@@ -186,7 +187,7 @@ async fn answer_all(socket: &UnixListener, host: &Arc<Host>) {
     }
 }
 
-/// One line of JSON in, one out.
+/// Reads one line of JSON, and writes one.
 async fn answer(stream: UnixStream, host: &Host) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();

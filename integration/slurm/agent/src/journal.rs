@@ -1,4 +1,4 @@
-//! The journal as a file: the core's records one after another, each with its own length and checksum.
+//! The journal file. It contains the core's records in sequence, each with its length and checksum.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,11 +13,11 @@ use trainmaster_core::{
 };
 use trainmaster_host::{Store, Write, Written};
 
-/// The scheduler that a folder's journal tells of, if there is one. What can't be read is put aside under another name:
-/// what matters of a job stands in its comments too, so a fresh start loses what was learnt, not jobs.
+/// Restores the scheduler from a folder's journal, if there is one. An unreadable journal is renamed. The essential
+/// data of a job is also in its comments, so that a start without journal loses what was learnt, but no jobs.
 ///
 /// # Errors
-/// The file can't be opened, or not be put aside.
+/// The file can't be opened or renamed.
 pub(crate) fn restore(folder: &Path) -> io::Result<Option<Scheduler>> {
     let path = path(folder);
     let bytes = match fs::read(&path) {
@@ -25,7 +25,7 @@ pub(crate) fn restore(folder: &Path) -> io::Result<Option<Scheduler>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    // A last one that is cut short was never acknowledged.
+    // A truncated last record was never acknowledged.
     let records: Vec<&[u8]> = journal::frames(&bytes).filter(|record| is_whole(record)).collect();
     let last = records.iter().rposition(|record| Record::is_snapshot(record));
     let restored = match last {
@@ -43,18 +43,18 @@ pub(crate) fn restore(folder: &Path) -> io::Result<Option<Scheduler>> {
     }
 }
 
-/// The file. Each snapshot begins a new one; after a failed write only a snapshot can follow.
+/// The file. Each snapshot starts a new file. After a failed write only a snapshot can follow.
 #[derive(Debug)]
 pub(crate) struct JournalFile {
     path: PathBuf,
-    /// None before the first snapshot, and after a failed write.
+    /// `None` before the first snapshot, and after a failed write.
     file: Option<File>,
-    /// Bytes that were written and synced.
+    /// Number of bytes that were written and synced.
     length: u64,
 }
 
 impl JournalFile {
-    /// Nothing is touched before the first snapshot is written.
+    /// Creates a journal. No file is changed before the first snapshot is written.
     pub(crate) fn new(folder: &Path) -> Self {
         Self { path: path(folder), file: None, length: 0 }
     }
@@ -66,7 +66,7 @@ impl JournalFile {
         let bytes = records.concat();
         let mut file = self.file.take().ok_or_else(|| io::Error::other("only a snapshot can follow"))?;
         if let Err(error) = file.write_all(&bytes).and_then(|()| file.sync_data()) {
-            // The part that is there takes room that may be needed. Whatever became of the file, a new one follows.
+            // The partial record uses space that may be needed. Even if this fails, a new file follows.
             let _ = file.set_len(self.length);
             return Err(error);
         }
@@ -75,7 +75,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Begins a new file, which takes the old one's place once it is whole.
+    /// Writes a new file, which replaces the old one when it is complete.
     fn begin(&mut self, bytes: &[u8]) -> io::Result<()> {
         let fresh = self.path.with_extension("new");
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(&fresh)?;
@@ -148,13 +148,13 @@ mod tests {
         let restored = restore(folder.path()).unwrap().unwrap();
         assert_eq!(restored.state().jobs.len(), 1, "b was never written");
         write(&mut file, &mut scheduler).unwrap();
-        // A crash in the middle of a write.
+        // A crash during a write.
         let path = folder.path().join("journal");
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() - 3]).unwrap();
         let mut restored = restore(folder.path()).unwrap().unwrap();
         assert_eq!(restored.state().jobs.len(), 1);
-        // Going on from there begins a file of its own.
+        // Continuing from there starts a new file.
         restored.start_journal();
         let mut file = JournalFile::new(folder.path());
         submit(&mut restored, "c");

@@ -1,9 +1,9 @@
-//! Trainmaster inside slurmctld: the part of the plugin `slurmctld/trainmaster` that is not C.
+//! Trainmaster inside slurmctld: the Rust part of the plugin `slurmctld/trainmaster`.
 //!
-//! The plugin's thread goes round: it loads what Slurm shows, hands it over, carries out the [`SlurmCall`]s it is given and
-//! reports what Slurm answered ([`Agent`]). All decisions are the core's, all translation is the adapter's; here are
-//! the journal under Slurm's own state folder, the feed for training programs on a thread of its own, the control
-//! socket, and what happens when something goes wrong: nothing leaves [`abi`] but error numbers.
+//! In each round, the plugin's thread loads Slurm's data, passes it to the [`Agent`], carries out the returned
+//! [`SlurmCall`]s and reports Slurm's answers. The core makes all decisions, and the adapter does all translation. This
+//! crate has the journal under Slurm's own state folder, the feed for training programs on its own thread, the control
+//! socket, and the handling of errors: only error numbers leave [`abi`].
 //!
 //! [`SlurmCall`]: trainmaster_adapters::slurm::order::SlurmCall
 

@@ -1,4 +1,4 @@
-//! Slurm's log: lines go where the plugin says, as errors or as information.
+//! Slurm's log. The plugin's function writes the lines, as errors or as information.
 
 use std::{
     ffi::{CString, c_char},
@@ -14,7 +14,7 @@ pub(crate) type Write = extern "C" fn(is_error: bool, line: *const c_char);
 
 static WRITE: OnceLock<Write> = OnceLock::new();
 
-/// From now on all lines go there, those of panics too. Only the first call counts.
+/// Sends all lines to `write` from now on, including those of panics. Only the first call has an effect.
 pub(crate) fn start(write: Write) {
     if WRITE.set(write).is_err() {
         return;
@@ -28,7 +28,7 @@ pub(crate) fn start(write: Write) {
         .with_max_level(Level::INFO)
         .finish();
     let _ = tracing::subscriber::set_global_default(subscriber);
-    // A daemon's standard error goes nowhere.
+    // A daemon's standard error isn't visible.
     std::panic::set_hook(Box::new(|panic| line(true, &format!("trainmaster: {panic}"))));
 }
 
