@@ -281,7 +281,7 @@ impl VirtualServer {
         &self.devices
     }
 
-    /// Labels that jobs can ask for.
+    /// Labels that jobs can require.
     pub fn labels(&self) -> &BTreeMap<String, String> {
         &self.labels
     }

@@ -55,7 +55,8 @@ pub struct Options {
     pub on_shutdown: OnShutdown,
     /// How long a training program continues without its feed before it ends by itself.
     pub orphan_grace: Duration,
-    /// The program of a job without a command; by default `trainmaster-trainer` beside this executable or in `PATH`.
+    /// The program of a job without a command. The default is `trainmaster-trainer` in this executable's folder or in
+    /// `PATH`.
     pub trainer_path: Option<PathBuf>,
     /// The reaction to failures.
     pub restart: RestartPolicy,

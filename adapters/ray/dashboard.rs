@@ -101,7 +101,7 @@ impl Dashboard {
     async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
         let stream = TcpStream::connect(&self.address).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // It ends with the sender.
+        // The task ends when the sender is dropped.
         tokio::spawn(connection);
         // Older dashboards fail without a user agent.
         let mut request = Request::get(path).header(HOST, &self.address).header(USER_AGENT, "trainmaster");

@@ -134,8 +134,8 @@ impl Gcs {
         Ok(gcs)
     }
 
-    /// Returns the relevant state, by one call for each table, whatever the size of the cluster. If there is too much
-    /// data, `known` jobs come first.
+    /// Returns the relevant state, by one call for each table. The number of calls doesn't depend on the cluster's
+    /// size. If there is too much data, `known` jobs come first.
     pub(crate) async fn look(&mut self, known: &BTreeSet<u64>) -> Result<View, HeadError> {
         let is_first = self.looks == 0;
         let mut view = View { drivers: self.drivers().await?, ..View::default() };

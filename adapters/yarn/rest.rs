@@ -185,7 +185,7 @@ impl Client {
 
 async fn connect(address: &str) -> Result<Connection, Failure> {
     let (connection, rest) = http1::handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
-    // It ends with the other half.
+    // The task ends when the other half is dropped.
     tokio::spawn(rest);
     Ok(connection)
 }

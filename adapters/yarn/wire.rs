@@ -1,4 +1,4 @@
-//! Package `trainmaster.yarn.v1`: what plug-ins, ApplicationMasters and this adapter say to each other.
+//! Package `trainmaster.yarn.v1`: the messages between plug-ins, ApplicationMasters and this adapter.
 // Generated; the documentation is in the .proto files.
 #![allow(missing_docs, clippy::all, rustdoc::all)]
 

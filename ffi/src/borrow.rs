@@ -1,8 +1,8 @@
 //! Input from C. Only this module converts pointers to values and references.
 //!
 //! NULL, misaligned pointers, sizes and strides are checked. For other pointers, the caller guarantees that they point
-//! to what the header says, for the duration of the call. The functions here rely on it. So functions that are called
-//! from C, which are `unsafe` to call, need no block for each argument.
+//! to valid data as described in the header, for the duration of the call. The functions here rely on it. Functions
+//! that are called from C, which are `unsafe` to call, therefore need no `unsafe` block for each argument.
 
 use std::mem::MaybeUninit;
 
@@ -11,7 +11,7 @@ use crate::{
     text::trainmaster_string,
 };
 
-/// An upper bound of struct sizes. A larger size was never set.
+/// Maximum size of a struct. A larger size is an uninitialised one.
 const LARGEST: usize = 1 << 16;
 /// Maximum length of a text.
 const LONGEST: u64 = 1 << 24;
@@ -113,7 +113,7 @@ pub(crate) fn write<T: Grows>(pointer: *mut T, value: T, name: &str) -> Result<(
     Ok(())
 }
 
-/// Checks that a struct can be filled, before there is a result.
+/// Checks that a struct can be filled later.
 pub(crate) fn writable<T: Grows>(pointer: *mut T, name: &str) -> Result<(), Failure> {
     checked(pointer, name)?;
     size_at(pointer, name).map(drop)
@@ -144,7 +144,7 @@ pub(crate) fn settable<T>(pointer: *mut T, name: &str) -> Result<(), Failure> {
 
 /// Fills a caller's buffer.
 pub(crate) fn fill(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: the caller guarantees that the bytes are there, and that no other thread uses them.
+    // SAFETY: the caller guarantees that the buffer exists, and that no other thread uses it.
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
@@ -178,7 +178,8 @@ impl<T> Array<T> {
     /// Address of an element.
     pub(crate) fn at(&self, index: usize) -> *mut T {
         assert!(index < self.count, "within the array");
-        // Within the caller's array. It is read only if it is one.
+        // The address is within the caller's array. The caller guarantees that the array exists when an element is
+        // read.
         self.data.wrapping_byte_add(index * self.stride).cast_mut()
     }
 }
@@ -230,6 +231,6 @@ pub(crate) fn bytes<'a>(data: *const u8, length: u64, name: &str) -> Result<&'a 
     if length > isize::MAX as u64 {
         return Err(Failure::new(Code::Size, format!("{name}: there are no {length} bytes")));
     }
-    // SAFETY: not NULL; the caller guarantees that the bytes are there during the call.
+    // SAFETY: not NULL; the caller guarantees that the bytes exist during the call.
     Ok(unsafe { std::slice::from_raw_parts(data, length as usize) })
 }

@@ -1,4 +1,4 @@
-//! Deliberate panics, for tests of code around the library. They are neither in the header nor in a product.
+//! Deliberate panics, for tests of code around the library. They are neither in the header nor in a release.
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use crate::{
 };
 
 thread_local! {
-    /// Message and place of a panic on this thread while it is inside the library. None outside.
+    /// Message and place of a panic on this thread while it is inside the library. `None` outside.
     static WORDS: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 

@@ -1,4 +1,4 @@
-//! A scheduler's handle, and what a panic leaves of it.
+//! A scheduler's handle, and its state after a panic.
 
 use std::{
     collections::VecDeque,
@@ -26,7 +26,7 @@ pub(crate) struct Inner {
     pub(crate) records: VecDeque<Vec<u8>>,
     pub(crate) keeps_journal: bool,
     pub(crate) log: Option<Log>,
-    /// Set by a panic: all jobs as released.
+    /// Set by a panic: the release of all jobs.
     pub(crate) released: Option<Vec<Issue>>,
     #[cfg(feature = "fault-injection")]
     pub(crate) fault: Option<crate::fault::Fault>,
@@ -97,7 +97,7 @@ impl Inner {
         }
     }
 
-    /// The same, with a fault that a test may have ordered.
+    /// The same as [`change`](Self::change), with a fault if a test has injected one.
     pub(crate) fn change_at<T>(
         &mut self,
         place: Place,
@@ -155,7 +155,7 @@ pub(crate) enum Place {
     Commit,
 }
 
-/// All jobs as handed back to their managers.
+/// The issues that hand all jobs back to their managers.
 fn release(core: &Scheduler) -> Vec<Issue> {
     let state = core.state();
     let shape = |job: &trainmaster_core::Job| {

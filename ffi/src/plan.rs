@@ -198,7 +198,7 @@ impl<'a> Writer<'a> {
 
     pub(crate) fn server(&mut self, id: ServerId) -> trainmaster_string {
         *self.servers.entry(id).or_insert_with(|| {
-            // The name has a fixed address, whatever happens to the server.
+            // The name has a fixed address, even if the server changes.
             let name = self.state.server(id).name.clone();
             let text = trainmaster_string::of(&name);
             self.keep.keep(name);

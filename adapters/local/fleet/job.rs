@@ -212,7 +212,7 @@ impl Job {
         let process = self.processes.remove(&(incarnation, slot))?;
         self.last_exit = now.at;
         if process.leave.is_some() || self.outcome.is_some() {
-            return None; // it was told to
+            return None; // it was asked to leave
         }
         let revision = match self.wanted.as_ref().map(|wanted| &wanted.goal) {
             Some(Goal::Run(run)) if now.standing && run.incarnation == incarnation => Some(run.revision),

@@ -11,7 +11,7 @@ pub trait Follows {
     /// Returns the state of the followed plan.
     fn follower(&mut self) -> &mut Follower;
 
-    /// How many devices a server lists: `None` if there is no such server, `Some(None)` if the manager chooses devices.
+    /// The number of a server's listed devices: `None` if there is no such server, `Some(None)` if the manager chooses devices.
     fn devices(&self, server: &str) -> Option<Option<usize>>;
 
     /// Takes a job's order, which replaces the last one. `order` is an error with its cause if the order is invalid.
@@ -75,7 +75,7 @@ pub struct Named {
     pub tenant: String,
     /// The manager's own job that it is, if any.
     pub external: Option<v1::ExternalId>,
-    /// Whether the order's action is to run.
+    /// Whether the order's action is `RUN`.
     pub runs: bool,
 }
 

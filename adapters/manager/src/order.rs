@@ -24,7 +24,7 @@ pub struct Order {
     pub incarnation: u32,
     /// The planned revision of the incarnation.
     pub revision: u32,
-    /// What to do.
+    /// The action.
     pub action: Action,
     /// Why the job doesn't run, in words for its owner.
     pub reason: String,

@@ -31,7 +31,7 @@ const MOST_BYTES: usize = 256 << 20;
 pub struct RemoteError {
     /// The given address.
     pub address: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
 }
 

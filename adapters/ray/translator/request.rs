@@ -1,8 +1,8 @@
 //! The request of all jobs to the autoscaler. A cluster has only one request.
 //!
-//! The autoscaler provides as many nodes as the request would fill if they were empty, whoever uses them. The request
-//! therefore names whole nodes: as many of each type as plans need, and, if there are any, those of the same type in
-//! other use. Smaller bundles would be packed onto fewer nodes than the plans name.
+//! The autoscaler provides as many nodes as the request would fill if they were empty, even if others use them. The
+//! request therefore names whole nodes: as many of each type as plans need, and, if there are any, those of the same
+//! type in other use. Smaller bundles would be packed onto fewer nodes than the plans name.
 
 use std::collections::{BTreeMap, BTreeSet};
 

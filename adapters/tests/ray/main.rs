@@ -1,5 +1,5 @@
-//! The daemon with this adapter on a real Ray cluster: a head and two raylets with pretended GPUs, and a driver that
-//! makes placement groups as the Python package does.
+//! The daemon with this adapter, and a real Ray cluster. It has a head, two raylets with simulated GPUs, and a driver
+//! that creates placement groups as the Python package does.
 
 use std::{
     env, fs,

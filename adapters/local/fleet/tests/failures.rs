@@ -1,4 +1,4 @@
-//! Exits: what counts as success, what is started again, and when it is given up.
+//! Exits: which ones are a success, which slots are started again, and when a job has failed.
 
 use trainmaster_proto::v1::ObservedPhase;
 

@@ -1,4 +1,4 @@
-//! Who is told to leave, when, and how firmly.
+//! Stopping processes: which ones, when, and by which signal.
 
 use trainmaster_proto::v1::{Action, ObservedPhase};
 

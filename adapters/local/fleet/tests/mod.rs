@@ -1,4 +1,4 @@
-//! The state machine on its own: processes that obey as the test says, and a clock that the test moves.
+//! The state machine alone. The test controls the processes' reactions and the clock.
 
 mod failures;
 mod leaving;

@@ -1,4 +1,4 @@
-//! Which plans count, whose they are, and what is refused.
+//! Plans: which ones are followed, whose jobs they name, and what is refused.
 
 use trainmaster_proto::v1::{Action, DeviceShare, ObservedPhase};
 

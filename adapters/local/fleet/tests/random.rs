@@ -1,4 +1,4 @@
-//! Any order of plans, exits and time: the invariants hold, and a last plan is carried out.
+//! Plans, exits and time in arbitrary order. The invariants hold, and the last plan is carried out.
 
 use proptest::prelude::*;
 use trainmaster_proto::v1::Action as Told;
