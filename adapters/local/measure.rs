@@ -180,7 +180,7 @@ impl Meter {
         Self { cluster, last: None, ages: BTreeMap::new(), told: BTreeMap::new() }
     }
 
-    /// Called when the daemon knows nothing.
+    /// Forgets the sent state. The next measurement is sent completely.
     pub(crate) fn forget_told(&mut self) {
         self.told.clear();
     }

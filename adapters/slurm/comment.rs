@@ -130,7 +130,7 @@ pub struct Asked {
     pub memory: Memory,
     /// GPUs on each node; empty for none.
     pub tres_per_node: String,
-    /// The total of GPUs, if the number of nodes wasn't given.
+    /// The total number of GPUs, if the number of nodes wasn't given.
     pub tres_per_job: String,
 }
 

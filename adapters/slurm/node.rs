@@ -16,7 +16,7 @@ pub fn partition_label(partition: &str) -> String {
     format!("partition:{partition}")
 }
 
-/// The names of the partitions of each node that are up.
+/// The names of each node's partitions, without those that are down.
 pub(crate) fn partitions_by_node(partitions: &[Partition]) -> BTreeMap<String, BTreeSet<&str>> {
     let mut by_node: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for partition in partitions.iter().filter(|partition| partition.up) {

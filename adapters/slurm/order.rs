@@ -94,8 +94,8 @@ impl Update {
         }
     }
 
-    /// The single update that lets a job start on these nodes. `per_job`: the job requested a total of GPUs, so that
-    /// this number has to match too.
+    /// The single update that lets a job start on these nodes. `per_job`: the job requested a total number of GPUs, so
+    /// that this number has to match too.
     pub fn start(reservation: &Reservation, given: &Given, now: i64, per_job: bool) -> Self {
         let nodes = reservation.nodes.len() as u32;
         Self {

@@ -199,7 +199,7 @@ pub enum JobPhase {
     Over(Ending),
 }
 
-/// How it ended.
+/// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// With exit code 0.

@@ -62,7 +62,7 @@ pub struct Held {
     pub begin: i64,
     /// GPUs on each node; empty: none.
     pub tres_per_node: String,
-    /// The total of GPUs; empty: none.
+    /// The total number of GPUs; empty: none.
     pub tres_per_job: String,
     /// Environment variables.
     pub environment: Vec<(&'static str, String)>,

@@ -30,7 +30,7 @@ pub trait Manager: Send {
     /// The manager's name at the daemon.
     fn name(&self) -> String;
 
-    /// Whether any submitter can name the manager's own job for a submission.
+    /// Whether any submitter can state which of the manager's own jobs a submission is.
     fn takes_submissions(&self) -> bool {
         false
     }

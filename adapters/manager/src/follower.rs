@@ -11,7 +11,8 @@ pub trait Follows {
     /// Returns the state of the followed plan.
     fn follower(&mut self) -> &mut Follower;
 
-    /// The number of a server's listed devices: `None` if there is no such server, `Some(None)` if the manager chooses devices.
+    /// The number of a server's listed devices: `None` if there is no such server, `Some(None)` if the manager chooses
+    /// devices.
     fn devices(&self, server: &str) -> Option<Option<usize>>;
 
     /// Takes a job's order, which replaces the last one. `order` is an error with its cause if the order is invalid.
@@ -73,7 +74,7 @@ pub struct Named {
     pub name: String,
     /// Its owner.
     pub tenant: String,
-    /// The manager's own job that it is, if any.
+    /// Its identity in the manager's cluster, if it came from there.
     pub external: Option<v1::ExternalId>,
     /// Whether the order's action is `RUN`.
     pub runs: bool,

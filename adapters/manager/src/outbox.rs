@@ -53,7 +53,7 @@ pub struct Snapshot {
 pub struct Outbox {
     /// The manager's name.
     manager: String,
-    /// Whether any submitter can name the manager's own job for a submission.
+    /// Whether any submitter can state which of the manager's own jobs a submission is.
     takes_submissions: bool,
     stream: Option<mpsc::Sender<Observation>>,
     /// The state that the daemon knows.
@@ -64,8 +64,8 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Creates a manager's outbox. With `takes_submissions`, any submitter can name the manager's own job for a
-    /// submission.
+    /// Creates a manager's outbox. With `takes_submissions`, any submitter can state which of the manager's own jobs a
+    /// submission is.
     pub fn new(manager: String, takes_submissions: bool) -> Self {
         let told = Snapshot::default();
         Self { manager, takes_submissions, stream: None, told, answers: VecDeque::new(), flush_at: None }

@@ -471,7 +471,7 @@ fn jobs_wait_for_nodes_to_come_and_the_request_is_merged() {
     let written: serde_json::Value = serde_json::from_str(&world.translator.written["request"]).unwrap();
     assert_eq!(written["keep"], serde_json::json!(["03".repeat(28)]));
 
-    // Someone else sends another request. The own request is repeated, with a warning.
+    // Someone else sends another request. This adapter's request is repeated, with a warning.
     world.view.asked = Request(vec![Ask { count: 9, ..Ask::default() }]);
     assert_eq!(asked(&world.look()), [2]);
     assert_eq!(asked(&world.look_for(3)), Vec::<i64>::new());
