@@ -38,8 +38,7 @@ fits: ## generate docs/fits.md from measured curves (../shared/data, not in the 
 	mv target/fits.md docs/fits.md
 
 attacks: ## measure five times how one job, tenant or stranger can harm others; OLDER=PROGRAM compares
-	cargo build --release --locked -p trainmaster --bin trainmaster
-	cargo build --release --locked -p trainmaster-daemon --example attacks
+	cargo build --release --locked -p trainmaster -p trainmaster-daemon --bin trainmaster --example attacks
 	ROUNDS=$${ROUNDS:-5} target/release/examples/attacks target/release/trainmaster $(OLDER)
 
 experiments: ## run all commands in docs/experiments.md and write its tables; ONLY="BEGINNING OF A SECTION" runs some

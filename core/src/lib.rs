@@ -56,6 +56,6 @@ pub use self::{
     server::{Server, ServerSpec},
     settings::{Mode, Settings, SettingsError},
     shape::{Role, Shape},
-    state::{Mandate, State},
+    state::{Keeps, Mandate, State},
     time::{Span, Time},
 };

@@ -17,6 +17,7 @@ use trainmaster_core::{
     reason::{ReasonKind, Scope},
     resources::ResourceTypes,
     scheduler::{Failure, Why},
+    settings::Stability,
     state::Change,
     testing::Scripted,
 };
@@ -587,6 +588,30 @@ fn an_explanation_has_current_numbers_and_the_next_step() {
     says(&scheduler, 6, id, "scheduling is paused; whether it starts is up to its manager");
     let explanation = scheduler.explain(Time(6), id).unwrap();
     assert!(!explanation.findings.iter().any(|finding| finding.topic == Topic::Decision));
+}
+
+#[test]
+fn a_pinned_job_and_those_that_wait_for_it_learn_until_when() {
+    let rules = |rescales_per_hour| Stability { rescales_per_hour, ..Stability::default() };
+    let settings = |rules| Settings { stability: rules, ..plain("srtf") };
+    let build = |rules| {
+        let mut scheduler = cluster(settings(rules), &[server("s0", 4, 16, &["gpu"])]);
+        let first = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
+        scheduler.decide(Time(0));
+        seen(&mut scheduler, 0, first);
+        let second = submit(&mut scheduler, 1000, ring("b", (1, 1, 1)));
+        scheduler.decide(Time(1000));
+        (scheduler, first, second)
+    };
+    let (scheduler, first, second) = build(rules(4));
+    says(&scheduler, 60_000, first, "for another 4m: a shape stays for at least 5m (stability.min_run)");
+    says(&scheduler, 60_000, second, "1 running job keeps its shape for now; the first may change in 4m (stability)");
+    let late = texts(&scheduler, 301_000, second);
+    assert!(!late.iter().any(|text| text.contains("stability")), "{late:#?}");
+    // No changes at all.
+    let (scheduler, first, second) = build(rules(0));
+    says(&scheduler, 301_000, first, "no changes of shape are allowed (stability.rescales_per_hour)");
+    says(&scheduler, 301_000, second, "1 running job keeps its shape for now (stability)");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::{
     scheduler::Scheduler,
     settings::Mode,
     shape::{Role, Shape},
-    state::{Mandate, State},
+    state::{Keeps, Mandate, State},
     time::{Span, Time},
 };
 
@@ -78,7 +78,7 @@ pub enum Topic {
 
 impl Scheduler {
     /// Explains one active job at a time that isn't before the last event. `None` if there is no such job. O(servers +
-    /// the job's slots). If some of its data chunks wait: O(slots of all jobs).
+    /// the job's slots). If it waits: O(jobs) in addition. If some of its data chunks wait: O(slots of all jobs).
     pub fn explain(&self, at: Time, id: JobId) -> Option<Explanation> {
         let mut state = self.state().clone();
         state.now = state.now.max(at);
@@ -91,6 +91,7 @@ impl Scheduler {
         reason(state, job, &mut findings);
         if matches!(state.mandate(job), Mandate::Free) && job.verdict.allocation().is_none() {
             findings.extend(self.next_decision(state.now));
+            pinned_others(state, &mut findings);
         }
         plan(state, job, &mut findings);
         work(state, job, &mut findings);
@@ -176,19 +177,51 @@ fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     let bounds = job.spec.bounds();
     let (least, most) = (bounds.least(), bounds.most());
     add(Topic::Bounds, false, format!("may have {least} to {most}; requested {}", job.spec.requested()));
-    if let Mandate::Pinned(kept) = state.mandate(job) {
-        let rules = &state.settings.stability;
-        let text = format!(
-            "keeps {}: shapes stand for {}, change at most {} times an hour, and not within {} restart costs ({}) of \
-             the end",
-            kept.shape(),
-            rules.min_run,
-            rules.rescales_per_hour,
-            rules.payback,
-            job.learnt.restart_cost
-        );
-        add(Topic::Stability, false, text);
+    if let (Mandate::Pinned(kept), Some(rule)) = (state.mandate(job), state.stability(job)) {
+        add(Topic::Stability, false, keeps(state, job, kept.shape(), rule));
     }
+}
+
+/// The stability rule that pins a job, and its end.
+fn keeps(state: &State, job: &Job, shape: Shape, rule: Keeps) -> String {
+    let rules = &state.settings.stability;
+    match rule {
+        Keeps::MinRun { left } => {
+            format!(
+                "keeps {shape} for another {left}: a shape stays for at least {} (stability.min_run)",
+                rules.min_run
+            )
+        }
+        Keeps::Rescales { left: Some(left) } => format!(
+            "keeps {shape} for another {left}: it changed {} within an hour, and that is the most \
+             (stability.rescales_per_hour)",
+            counted(rules.rescales_per_hour, "time")
+        ),
+        Keeps::Rescales { left: None } => {
+            format!("keeps {shape}: no changes of shape are allowed (stability.rescales_per_hour)")
+        }
+        Keeps::NearEnd { left } => format!(
+            "keeps {shape} until its end in {left}: a restart costs {}, and must pay back {} times (stability.payback)",
+            job.learnt.restart_cost, rules.payback
+        ),
+    }
+}
+
+/// The running jobs that stability pins, while this one waits. O(jobs).
+fn pinned_others(state: &State, findings: &mut Vec<Finding>) {
+    let left = |rule| match rule {
+        Keeps::MinRun { left } | Keeps::NearEnd { left } => Some(left),
+        Keeps::Rescales { left } => left,
+    };
+    let pinned: Vec<Option<Span>> = state.jobs.values().filter_map(|other| state.stability(other)).map(left).collect();
+    if pinned.is_empty() {
+        return;
+    }
+    let first = pinned.iter().flatten().min();
+    let first = first.map(|left| format!("; the first may change in {left}")).unwrap_or_default();
+    let keep = if pinned.len() == 1 { "keeps its shape" } else { "keep their shapes" };
+    let text = format!("{} {keep} for now{first} (stability)", counted(pinned.len() as u64, "running job"));
+    findings.push(Finding { topic: Topic::Stability, blocks: false, text });
 }
 
 /// The job's chunks in training, and the job ahead of a waiting one.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use imbl::OrdSet;
 
-use super::State;
+use super::{HOUR, State};
 use crate::{
     decision::Allocation,
     ids::{JobId, ResourceId, ServerId},
@@ -135,7 +135,7 @@ impl State {
         }
         if was_running && shape_changed {
             job.issued.rescales += 1;
-            job.issued.rescaled_at.retain(|at| *at > Time(now.0 - 3_600_000));
+            job.issued.rescaled_at.retain(|at| *at > Time(now.0 - HOUR.0));
             job.issued.rescaled_at.push(now);
         }
         self.outbox.unsent.insert(id);

@@ -54,6 +54,8 @@ use crate::{
 
 /// Maximum time for which open resyncs can delay decisions.
 const LONGEST_SYNC: Span = Span::seconds(10);
+/// The period of `stability.rescales_per_hour`.
+const HOUR: Span = Span::seconds(3600);
 
 /// The mandate of a job: what an engine may do with it now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +66,26 @@ pub enum Mandate {
     Pinned(Arc<Allocation>),
     /// The engine can't plan the job: it is held, blocked by the manager, or past its time limit.
     Closed,
+}
+
+/// The stability rule that pins a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// The shape is younger than `min_run`.
+    MinRun {
+        /// Time until the shape is old enough.
+        left: Span,
+    },
+    /// The job has used up its `rescales_per_hour`.
+    Rescales {
+        /// Time until the next change is possible. None: changes aren't allowed at all.
+        left: Option<Span>,
+    },
+    /// The job ends before a restart pays back (`payback`).
+    NearEnd {
+        /// Predicted time until its end.
+        left: Span,
+    },
 }
 
 /// The cluster, its jobs and the plan.
@@ -220,7 +242,7 @@ impl State {
             return Mandate::Closed;
         }
         match &job.verdict {
-            Verdict::Run(allocation) if self.is_stable(job) => Mandate::Pinned(allocation.clone()),
+            Verdict::Run(allocation) if self.stability(job).is_some() => Mandate::Pinned(allocation.clone()),
             _ => Mandate::Free,
         }
     }
@@ -245,28 +267,31 @@ impl State {
         job.limit_at().is_some_and(|at| at <= self.now)
     }
 
-    /// Whether stability pins the job: it is within its minimum run time, has used up its rescales per hour, or is so
-    /// near its end that a restart doesn't pay back.
-    fn is_stable(&self, job: &Job) -> bool {
+    /// The stability rule that pins the job, if one does.
+    pub fn stability(&self, job: &Job) -> Option<Keeps> {
         let rules = &self.settings.stability;
         if !rules.enabled
             || job.issued.allocation.is_none()
             || job.issued.allocation.as_ref() != job.verdict.allocation()
         {
-            return false;
+            return None;
         }
-        if self.now - job.issued.changed < rules.min_run {
-            return true;
+        let age = self.now - job.issued.changed;
+        if age < rules.min_run {
+            return Some(Keeps::MinRun { left: Span(rules.min_run.0 - age.0) });
         }
-        let hour_ago = Time(self.now.0 - 3_600_000);
-        let recent = job.issued.rescaled_at.iter().filter(|at| **at > hour_ago).count();
-        if recent >= rules.rescales_per_hour as usize {
-            return true;
+        let hour_ago = Time(self.now.0 - HOUR.0);
+        let changes = &job.issued.rescaled_at;
+        let recent = &changes[changes.partition_point(|at| *at <= hour_ago)..];
+        if let Some(over) = recent.len().checked_sub(rules.rescales_per_hour as usize) {
+            return Some(Keeps::Rescales { left: recent.get(over).map(|at| *at - hour_ago) });
         }
         let cost = job.learnt.restart_cost.as_seconds() * rules.payback;
-        cost > 0.0
-            && job.learnt.fits.loss.is_some()
-            && job.remaining_time(job.shape()).is_some_and(|left| left.as_seconds() < cost)
+        if cost <= 0.0 || job.learnt.fits.loss.is_none() {
+            return None;
+        }
+        let left = job.remaining_time(job.shape()).filter(|left| left.as_seconds() < cost)?;
+        Some(Keeps::NearEnd { left })
     }
 
     /// The earliest end of a refusal's wait or of a time limit.

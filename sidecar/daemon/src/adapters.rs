@@ -1,6 +1,6 @@
 //! Managers that run inside the daemon. They use the same protocol as external ones, without a connection.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{fs, net::SocketAddr, sync::Arc};
 
 use tokio::{sync::watch, task::JoinSet};
 use trainmaster_manager::{Launch, Running, Shutdown};
@@ -47,6 +47,21 @@ impl RunningAdapters {
         self.shutdown.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
     }
+}
+
+/// Checks the names of the chosen adapters, and that their configuration files exist.
+///
+/// # Errors
+/// No adapter has this name, or its file doesn't exist.
+pub(super) fn check(config: &Config) -> Result<(), ServeError> {
+    for AdapterChoice { name, config: file } in chosen(config) {
+        let checked = config.available.find(&name).and_then(|_| match &file {
+            Some(file) => fs::metadata(file).map(drop).map_err(|error| format!("{}: {error}", file.display())),
+            None => Ok(()),
+        });
+        checked.map_err(|problem| ServeError::Adapter { name, problem })?;
+    }
+    Ok(())
 }
 
 /// The adapters that run in a daemon with this configuration.

@@ -45,7 +45,7 @@ use trainmaster_feed::{Feed, FeedMetrics, FeedService};
 use trainmaster_net::{NetMetrics, Port, guarded, secret};
 
 pub use self::{
-    access::{ADMIN_TOKEN, Role, access_table, is_name},
+    access::{ADMIN_TOKEN, Role, access_table, check_tokens, is_name},
     config::{AdapterChoice, Config, Tls, default_state_dir},
     error::ServeError,
     flags::Flags,
@@ -83,6 +83,7 @@ impl Daemon {
     /// See [`ServeError`]. Nothing runs after an error.
     pub async fn start(config: Config) -> Result<Self, ServeError> {
         config.check()?;
+        adapters::check(&config)?;
         let tls = config.tls.as_ref().map(|tls| trainmaster_net::Tls::read(tls.files())).transpose();
         let tls = tls.map_err(|error| ServeError::Config(error.to_string()))?;
         // The port comes before any file, because another daemon may already run.
@@ -123,7 +124,6 @@ impl Daemon {
             let _ = closed.await;
         }));
         let url = flags::url(config.tls.is_some(), address);
-        tracing::info!(%address, state_dir = %config.state_dir.display(), engine = config.settings.engine, "serving");
         let (close, thread, admin_token) = (Some(close), Some(thread), tokens.admin_file());
         let mut daemon = Self { address, url, host, thread, port, close, adapters: None, admin_token };
         match RunningAdapters::start(&config, address, &services) {
@@ -133,6 +133,7 @@ impl Daemon {
                 return Err(error);
             }
         }
+        tracing::info!(%address, state_dir = %config.state_dir.display(), engine = config.settings.engine, "serving");
         Ok(daemon)
     }
 

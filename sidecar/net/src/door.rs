@@ -11,11 +11,11 @@ use axum::{
 };
 use futures_util::FutureExt;
 use tokio::time::sleep;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::{Doorkeeper, Kind, NetMetrics, Peer, shares::Shares};
 
-/// Minimum delay of the answer to a caller that calls too often.
+/// Minimum delay of the answer to a caller that calls too often, or whose call is too large.
 const SLOWLY: Duration = Duration::from_millis(250);
 
 /// The names under which a port may be called.
@@ -110,24 +110,29 @@ pub(crate) async fn open(State(guard): State<Guard>, mut request: Request, next:
         Ok(caller)
     });
     match admitted {
-        Ok(None) => next.run(request).await,
-        Ok(Some(caller)) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
+        Ok(caller) => {
+            if let Some(caller) = caller {
+                request.extensions_mut().insert(caller);
+            }
+            let response = next.run(request).await;
+            if exceeds(&response) {
+                sleep(SLOWLY).await;
+            }
+            response
         }
         Err(status) => {
             let (reason, code) = match status.code() {
-                tonic::Code::Unauthenticated => ("token", StatusCode::UNAUTHORIZED),
-                tonic::Code::PermissionDenied => ("role", StatusCode::FORBIDDEN),
-                tonic::Code::ResourceExhausted => ("share", StatusCode::TOO_MANY_REQUESTS),
-                tonic::Code::NotFound => ("token", StatusCode::NOT_FOUND),
+                Code::Unauthenticated => ("token", StatusCode::UNAUTHORIZED),
+                Code::PermissionDenied => ("role", StatusCode::FORBIDDEN),
+                Code::ResourceExhausted => ("share", StatusCode::TOO_MANY_REQUESTS),
+                Code::NotFound => ("token", StatusCode::NOT_FOUND),
                 _ => ("other", StatusCode::SERVICE_UNAVAILABLE),
             };
             guard.metrics.refused.with_label_values(&[reason]).inc();
             if let Some(peer) = request.extensions().get::<Peer>() {
                 peer.proof.refuse();
             }
-            if status.code() == tonic::Code::ResourceExhausted {
+            if status.code() == Code::ResourceExhausted {
                 // The delay slows callers that repeat at once.
                 sleep(SLOWLY).await;
             }
@@ -161,6 +166,12 @@ pub(crate) async fn nothing_here(request: Request) -> Response {
     refuse(&request, Status::unimplemented(text), StatusCode::NOT_FOUND)
 }
 
+/// Whether a service refused the call because of a limit or the size of its message.
+fn exceeds(response: &Response) -> bool {
+    let status = Status::from_header_map(response.headers());
+    status.is_some_and(|status| matches!(status.code(), Code::ResourceExhausted | Code::OutOfRange))
+}
+
 /// A refusal in the caller's protocol: a gRPC status, or a page with this code.
 pub fn refuse(request: &Request, status: Status, code: StatusCode) -> Response {
     if speaks_grpc(request.headers()) {
@@ -171,7 +182,10 @@ pub fn refuse(request: &Request, status: Status, code: StatusCode) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::{Router, routing::get};
+    use axum::{
+        Router,
+        routing::{get, post},
+    };
     use prometheus::Registry;
     use tower::ServiceExt;
 
@@ -203,7 +217,8 @@ mod tests {
         let router = Router::new()
             .route("/metrics", get(|| async { "numbers" }))
             .route("/open", get(|| async { "anybody" }))
-            .route("/grpc.A/B", axum::routing::post(|| async { "answer" }))
+            .route("/grpc.A/B", post(|| async { "answer" }))
+            .route("/grpc.A/Full", post(|| async { Status::resource_exhausted("full").into_http::<Body>() }))
             .route("/fail", get(fail));
         let door = Door { names: Some(vec!["scheduler.example.org".into()]) };
         (guarded(router, door, Arc::new(Words), LoadLimits::default(), metrics.clone()), metrics)
@@ -232,6 +247,17 @@ mod tests {
         assert_eq!(metrics.refused.with_label_values(&["token"]).get(), 1);
         let grpc = ask(&router, Method::GET, "/metrics", &[HOST, ("content-type", "application/grpc")]).await;
         assert_eq!(grpc.headers()["grpc-status"], "16");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_refusals_because_of_a_limit_are_late() {
+        let (router, _) = router();
+        let headers = [HOST, WHO, ("content-type", "application/grpc")];
+        for (path, late) in [("/grpc.A/B", false), ("/grpc.A/Full", true)] {
+            let begun = tokio::time::Instant::now();
+            ask(&router, Method::POST, path, &headers).await;
+            assert_eq!(begun.elapsed() >= SLOWLY, late, "{path}");
+        }
     }
 
     #[test]

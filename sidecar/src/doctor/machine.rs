@@ -9,6 +9,7 @@ use rustix::{
 use trainmaster_daemon::{
     Config,
     adapters::{chosen, launch},
+    check_tokens,
 };
 use trainmaster_manager::{Check, Health, nearest_folder};
 use trainmaster_terminal::client::ServerArgs;
@@ -26,6 +27,7 @@ const MANY_FILES: u64 = 1024;
 /// answered.
 pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArgs) -> Vec<Found> {
     let mut found = vec![state_folder(&config.state_dir, theirs), disk(&config.state_dir), files()];
+    found.extend(tokens(&config.state_dir));
     for choice in chosen(config) {
         match config.available.find(&choice.name) {
             Ok(info) => {
@@ -55,6 +57,19 @@ fn state_folder(folder: &Path, theirs: Option<&Path>) -> Found {
         check.detail += &format!("; the daemon that answers has another, {}", theirs.display());
     }
     Found::of("machine", check)
+}
+
+fn tokens(folder: &Path) -> Option<Found> {
+    let found = |verdict, detail| Found::new("machine", "tokens", verdict, detail);
+    match check_tokens(folder) {
+        Ok(None | Some(0)) => None,
+        Ok(Some(1)) => Some(found(Health::Good, "1 beside the administrator's".into())),
+        Ok(Some(count)) => Some(found(Health::Good, format!("{count} beside the administrator's"))),
+        Err(problem) => {
+            let advice = "restore it from a backup, or remove it to revoke all of its tokens";
+            Some(found(Health::Bad, format!("{problem}; a daemon doesn't start with it: {advice}")))
+        }
+    }
 }
 
 fn disk(folder: &Path) -> Found {

@@ -269,12 +269,17 @@ fn watching_ends_when_no_job_is_left() {
 fn the_doctor_exits_with_4_after_a_problem() {
     let folder = TempDir::new().unwrap();
     let state = folder.path().to_str().unwrap();
+    let tokens = folder.path().join("tokens.json");
+    fs::write(&tokens, "[{").unwrap();
     let ran = trainmaster("http://127.0.0.1:1", &["doctor", "--state-dir", state, "--json"]);
+    fs::remove_file(&tokens).unwrap();
     let found: Value = serde_json::from_str(&ran.out).unwrap();
     ran.fails(4, &["problem"]);
     let checks = found["checks"].as_array().unwrap();
     let of = |part: &str| checks.iter().filter(|found| found["part"] == part).count();
     assert_eq!(checks[0]["verdict"], "bad");
+    let tokens = checks.iter().find(|found| found["check"] == "tokens").unwrap();
+    assert!(tokens["verdict"] == "bad" && tokens["detail"].as_str().unwrap().contains("tokens.json: EOF"), "{tokens}");
     assert!(of("machine") >= 3 && of(trainmaster_adapters::ADAPTERS.all[0].name) > 0, "{found}");
 
     let daemon = Daemon::start(None);

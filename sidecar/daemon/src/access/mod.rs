@@ -18,7 +18,10 @@ pub(crate) use self::{
     keeper::{Keeper, KeeperLimits},
     tokens::{Known, TokenError, Tokens},
 };
-pub use self::{rules::access_table, tokens::ADMIN_TOKEN};
+pub use self::{
+    rules::access_table,
+    tokens::{ADMIN_TOKEN, check_tokens},
+};
 
 /// The permissions of a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

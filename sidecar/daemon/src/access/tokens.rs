@@ -363,6 +363,18 @@ impl Entry {
     }
 }
 
+/// Number of tokens in the file of a state folder, beside the administrator's. `None`: this user can't read the folder.
+///
+/// # Errors
+/// The file is invalid, so that a daemon doesn't start with it.
+pub fn check_tokens(state_dir: &Path) -> Result<Option<usize>, String> {
+    let file = state_dir.join(FILE);
+    match fs::File::open(&file) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        _ => load(&file).map(|entries| Some(entries.len())),
+    }
+}
+
 fn load(path: &Path) -> Result<BTreeMap<String, Entry>, String> {
     let shown = path.display();
     let bytes = match fs::metadata(path) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trainmaster_core::{End, Event, EventError, Job, JobId, Mode, Time, Verdict, text::shown};
+use trainmaster_core::{End, Event, EventError, Job, JobId, Mode, Time, Verdict, explain::Topic, text::shown};
 use trainmaster_feed::{JobAssignment, Standing};
 use trainmaster_host::Outcome;
 use trainmaster_proto::{end_name, job_status, mode_name, v1};
@@ -231,13 +231,16 @@ impl Owner {
         let found = state.job(job)?;
         let mut status = job_status(state, found);
         end_name(end).clone_into(&mut status.state);
-        status.reason = message.or_else(|| self.messages.get(&job).cloned()).unwrap_or_default();
+        status.reason = message.or_else(|| self.messages.get(&job).map(ToString::to_string)).unwrap_or_default();
         if let Verdict::Stop(reason) = &found.verdict {
             status.reason = reason.describe_to(state, &found.spec.tenant);
         }
         status.ended_ms = Some(at.0);
         status.remaining_ms = None;
-        let explanation = self.scheduler.explain(at, job)?;
+        let mut explanation = self.scheduler.explain(at, job)?;
+        // An ended job has no future.
+        let is_past = |topic| !matches!(topic, Topic::Decision | Topic::Stability | Topic::Convergence);
+        explanation.findings.retain(|finding| is_past(finding.topic));
         let lines = explanation.findings.iter().map(|finding| finding.text.clone()).collect();
         let json = serde_json::to_string(&explanation).expect("an explanation is plain data");
         Some(EndedJob { status, lines, json, token_hash: found.token_hash })

@@ -6,6 +6,7 @@ use std::{
     time::Instant,
 };
 
+use imbl::OrdMap;
 use tokio::{
     runtime::{Builder, Handle},
     sync::{mpsc, watch},
@@ -55,7 +56,7 @@ pub(crate) fn start(
         journal: Journal::new(writer, options.journal, metrics.journal.clone(), &first.records),
         tickets: Tickets::new(options.tickets, metrics.tickets.clone()),
         threads: Handle::current(),
-        messages: HashMap::new(),
+        messages: OrdMap::new(),
         sessions: BTreeMap::new(),
         streams: BTreeMap::new(),
         attaching: Vec::new(),

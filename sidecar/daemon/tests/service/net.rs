@@ -200,6 +200,14 @@ async fn a_failed_start_has_a_reason() {
     })
     .await;
     assert!(adapter.contains("no such adapter") && adapter.contains("local"), "{adapter}");
+    let file = start(&|config| {
+        config.state_dir = folder.path().join("unused");
+        config.available = trainmaster_adapters::ADAPTERS;
+        config.adapters = Some(vec![trainmaster_daemon::AdapterChoice::parse("local=/nowhere/cluster.toml")]);
+    })
+    .await;
+    assert!(file.starts_with("adapter \"local\": /nowhere/cluster.toml: "), "{file}");
+    assert!(!folder.path().join("unused").exists(), "a refused start makes nothing");
     let shared = start(&|config| config.state_dir = folder.path().into()).await;
     assert!(shared.contains("another daemon uses this state folder"), "{shared}");
     daemon.stop().await;

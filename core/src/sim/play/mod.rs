@@ -1,5 +1,9 @@
 //! The simulation's loop: it takes the next happening, passes its event to the scheduler, and makes due decisions.
 
+mod manager;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
@@ -11,24 +15,21 @@ use super::{
     errors::{Oracle, Truths},
     meter::Meter,
     meter::Report,
-    program::{Came, Program, Stage},
+    program::Program,
     queue::Queue,
-    uploads::Places,
     workload::ServerChange,
     workload::Workload,
 };
 use crate::{
     decision::{Allocation, Issue, Source, Verdict, WorkItem, WorkState},
     engine::Budget,
-    event::{End, Event, EventError, ObservedSlot},
+    event::{Event, EventError},
     ids::JobId,
-    job::Phase,
     policy::Policy,
     resources::Amounts,
     scheduler::{Outcome, Scheduler, Ticket},
     server::Usage,
     settings::{Settings, SettingsError},
-    state::usage_by_server,
     time::{Span, Time},
 };
 
@@ -379,187 +380,6 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Executes an issue, or stores it until it is possible.
-    fn told(&mut self, issue: Issue) -> Result<(), SimError> {
-        let (id, now) = (issue.job, self.now);
-        let Some(program) = self.programs.get_mut(&id) else { return Ok(()) };
-        let given = match (&issue.verdict, program.stage) {
-            // The job belongs to the manager itself, and stays unchanged.
-            (Verdict::Release(_), _) => return Ok(()),
-            (Verdict::Run(slots), Stage::Starting(_) | Stage::Training) if program.incarnation == issue.incarnation => {
-                let slots = slots.clone();
-                if program.slots.as_ref() == Some(&slots) {
-                    return Ok(());
-                }
-                self.take_away(id);
-                let places = self.places(&slots);
-                let program = self.programs.get_mut(&id).expect("found above");
-                program.resize(now, slots, places);
-                self.give(id)?;
-                return self.planned(id);
-            }
-            (Verdict::Run(slots), Stage::Absent) => Some(slots.clone()),
-            _ => None,
-        };
-        if let Some(slots) = given {
-            // A server has failed meanwhile. The scheduler knows it, and sends another issue.
-            let gone = |slot: &crate::decision::Slot| !self.scheduler.state().server(slot.server).present;
-            if slots.slots().iter().any(gone) {
-                return Ok(());
-            }
-            let places = self.places(&slots);
-            let program = self.programs.get_mut(&id).expect("found above");
-            program.start(now, &issue, slots, places);
-            self.give(id)?;
-            return self.planned(id);
-        }
-        program.wanted = Some(issue);
-        if program.stop(now) { self.stopped(id) } else { self.planned(id) }
-    }
-
-    /// A checkpoint is complete: its slots are free, and a stored issue can start.
-    fn stopped(&mut self, id: JobId) -> Result<(), SimError> {
-        self.take_away(id);
-        let program = self.programs.get_mut(&id).expect("it was just looked at");
-        program.leave();
-        let wanted = program.wanted.take();
-        if let Some(issue @ Issue { verdict: Verdict::Run(_), .. }) = wanted {
-            self.told(issue)?;
-            if self.programs[&id].stage != Stage::Absent {
-                return Ok(());
-            }
-            return self.observed(id);
-        }
-        self.observed(id)?;
-        if matches!(wanted, Some(Issue { verdict: Verdict::Stop(_), .. })) {
-            self.end(id, End::Stopped)?;
-        }
-        Ok(())
-    }
-
-    /// Handles a program's own event.
-    fn moment(&mut self, id: JobId) -> Result<(), SimError> {
-        let now = self.now;
-        let program = self.programs.get_mut(&id).expect("found by the caller");
-        match program.come(now) {
-            Came::Saved => return self.stopped(id),
-            Came::Started => {
-                self.meter.started(program.number, now);
-                self.observed(id)?;
-            }
-            Came::Joined => self.observed(id)?,
-            Came::Reported => {
-                let report = program.report(now);
-                self.say(report)?;
-            }
-            Came::Done => {
-                let report = program.report(now);
-                self.say(report)?;
-                self.take_away(id);
-                return self.end(id, End::Completed);
-            }
-            Came::Changed => {}
-        }
-        self.planned(id)
-    }
-
-    fn end(&mut self, id: JobId, end: End) -> Result<(), SimError> {
-        let Some(mut program) = self.programs.remove(&id) else { return Ok(()) };
-        let state = self.scheduler.state();
-        let job = state.job(id);
-        let rescales = job.map_or(0, |job| job.issued.rescales);
-        let early = job.and_then(|job| job.verdict.reason()).is_some_and(|reason| {
-            use crate::reason::ReasonKind::{AccuracyReached, NothingToGain};
-            end == End::Stopped && matches!(reason.kind(), AccuracyReached | NothingToGain)
-        });
-        let why = || {
-            let reason = job.and_then(|job| job.verdict.reason());
-            reason.map_or_else(|| "the scheduler stopped it".into(), |reason| reason.describe(state))
-        };
-        self.meter.ended(&program, self.now, (end != End::Completed).then(why), early, rescales);
-        self.oracle.forget(id);
-        self.say(Event::JobEnded { job: id, end })?;
-        program.leave();
-        let event = Event::Observed { job: id, incarnation: program.incarnation, slots: vec![], phase: Phase::Stopped };
-        self.say(event)
-    }
-
-    fn planned(&mut self, id: JobId) -> Result<(), SimError> {
-        let Some(program) = self.programs.get_mut(&id) else { return Ok(()) };
-        if let Some(at) = program.plan(self.now, self.workload.report_every) {
-            self.queue.put(at, Happening::Program(id, program.plan));
-        }
-        self.meter.trains(program, self.now);
-        Ok(())
-    }
-
-    fn places(&self, slots: &Allocation) -> Places {
-        let state = self.scheduler.state();
-        slots.slots().iter().map(|slot| (slot.server, state.server(slot.server).place.clone())).collect()
-    }
-
-    /// Adds a job's slots.
-    fn give(&mut self, id: JobId) -> Result<(), SimError> {
-        let program = &self.programs[&id];
-        let slots = program.slots.as_ref().expect("it was just given some");
-        let state = self.scheduler.state();
-        for (server, usage) in usage_by_server(state, &program.job, slots) {
-            if self.used.len() <= server.index() {
-                self.used.resize(server.index() + 1, Usage::default());
-            }
-            let used = &mut self.used[server.index()];
-            used.add_usage(&usage, 1);
-            self.meter.overfull(state.server(server).excess(used).is_some());
-            self.meter.takes(&usage.amounts, state.server(server).place.cloud, 1);
-        }
-        self.meter.shaped(program, self.now);
-        self.carries(id, true);
-        self.observed(id)
-    }
-
-    /// Adds or removes a job's slots, if their load is known.
-    fn carries(&mut self, id: JobId, comes: bool) {
-        let program = &self.programs[&id];
-        let Some(slots) = program.slots.as_ref().filter(|_| program.load().is_some()) else { return };
-        if let Some(at) = self.carried.changes(self.now, id, slots, comes) {
-            self.queue.put(at, Happening::Measured);
-        }
-    }
-
-    /// Removes a job's slots.
-    fn take_away(&mut self, id: JobId) {
-        let program = &self.programs[&id];
-        let Some(slots) = &program.slots else { return };
-        let state = self.scheduler.state();
-        for (server, usage) in usage_by_server(state, &program.job, slots) {
-            self.used[server.index()].add_usage(&usage, -1);
-            self.meter.takes(&usage.amounts, state.server(server).place.cloud, -1);
-        }
-        self.meter.unshaped(program, self.now);
-        self.carries(id, false);
-    }
-
-    /// Reports a job's slots as the manager observes them. Idle slots have released their devices.
-    fn observed(&mut self, id: JobId) -> Result<(), SimError> {
-        let program = &self.programs[&id];
-        let state = self.scheduler.state();
-        let given = program.slots.iter().flat_map(|given| given.slots().iter().map(move |slot| (given, slot)));
-        let slots = given.map(|(given, slot)| ObservedSlot {
-            role: slot.role,
-            index: slot.index,
-            server: state.server_name(slot.server).to_owned(),
-            devices: if given.is_busy(slot) { slot.devices.to_vec() } else { Vec::new() },
-        });
-        let phase = match program.stage {
-            _ if program.is_complete() => Phase::Running,
-            Stage::Absent => Phase::Stopped,
-            Stage::Stopping(_) => Phase::Stopping,
-            Stage::Starting(_) | Stage::Training => Phase::Starting,
-        };
-        let slots = slots.collect();
-        self.say(Event::Observed { job: id, incarnation: program.incarnation, slots, phase })
-    }
-
     /// Computes new fits, and decides. False if nothing can happen any more.
     fn decide(&mut self, host: &mut dyn Host) -> Result<bool, SimError> {
         while let Some(ticket) = self.scheduler.prepare_fits(self.now) {
@@ -640,158 +460,5 @@ fn kind(event: &Event) -> &'static str {
         Event::Observed { .. } => "an observation",
         Event::PolicySet { .. } => "a policy",
         _ => "an event",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::{
-        decision::{DeviceShare, Proposal, Slot, Work},
-        engine::{Engine, EngineError, Gang, Round, Triggers},
-        ids::ServerId,
-        job::{Dataset, Job, JobSpec},
-        settings::Stability,
-        shape::Role,
-        sim::{Fate, Goal, SimJob, Speed, Truth},
-    };
-
-    /// One server with one GPU. Every job has a worker slot with it, and the latest job has the GPU until all its
-    /// chunks are trained.
-    struct Last;
-
-    impl Engine for Last {
-        type Memo = ();
-        type Index = ();
-
-        fn triggers(&self) -> Triggers {
-            Triggers { interval: None, arrival: true, departure: true }
-        }
-
-        fn gang(&self) -> Gang {
-            Gang::Partial
-        }
-
-        fn decide(&self, turn: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
-            let state = turn.state;
-            if !state.server(ServerId(0)).present {
-                return Ok(());
-            }
-            let left = |job: &Job| (0..2).find(|chunk| !job.learnt.chunks.contains(chunk));
-            let first = state.jobs.values().rev().find(|job| left(job).is_some()).map(|job| job.id);
-            let give = |job: &Arc<Job>| {
-                let slot = |role, devices: &[DeviceShare]| Slot {
-                    role,
-                    index: 0,
-                    server: ServerId(0),
-                    devices: devices.iter().copied().collect(),
-                };
-                let gpu = DeviceShare { device: 0, milli: 1000 };
-                let work = (0..2).map(|chunk| Work {
-                    item: WorkItem::Chunk(chunk),
-                    slot: Some((Role::Worker, 0)),
-                    state: match left(job) {
-                        _ if job.learnt.chunks.contains(&chunk) => WorkState::Done,
-                        Some(next) if next == chunk && first == Some(job.id) => WorkState::Running,
-                        _ => WorkState::Queued(0),
-                    },
-                });
-                let slots = Allocation::new(vec![slot(Role::Worker, &[gpu]), slot(Role::Server, &[])]);
-                (job.id, Verdict::Run(Arc::new(slots.with_work(work.collect()))))
-            };
-            let changes = state.jobs.values().map(give);
-            let changes = changes.filter(|(id, verdict)| state.jobs[id].verdict != *verdict).collect();
-            turn.proposal = Proposal { changes, wake_at: None };
-            Ok(())
-        }
-    }
-
-    fn workload() -> Workload {
-        let server = crate::ServerSpec {
-            name: "s".into(),
-            capacity: [("cpu", 2000)].map(|(name, have)| (name.to_owned(), have)).into(),
-            devices: vec!["gpu".into()],
-            labels: [("upload", "60s")].map(|(label, value)| (label.to_owned(), value.to_owned())).into(),
-            draining: false,
-        };
-        let job = |number: i64| {
-            let data = Dataset { chunks: 2, batches_per_chunk: 10, epochs: 3, chunk_size: 5, ..Dataset::default() };
-            let batch_time = Some(Span::seconds(10));
-            let spec =
-                JobSpec { dataset: Some(Dataset { batch_time, ..data }), ..JobSpec::minimal(&format!("job-{number}")) };
-            let truth = Truth {
-                speed: Speed::MiniBatches { seconds: 20.0, per_server: f64::INFINITY, together: Some(10.0) },
-                goal: Goal::Epochs(3, None),
-                epoch_steps: None,
-                speed_noise: 0.0,
-                start: Span::ZERO,
-                checkpoint: Span::ZERO,
-                stragglers: None,
-                accuracy: None,
-                load: None,
-            };
-            SimJob { arrival: Time(number * 500_000), spec, profiling: None, done: 0, truth }
-        };
-        Workload { servers: vec![server], jobs: vec![job(0), job(1), job(2)], ..Workload::default() }
-    }
-
-    fn played(workload: &Workload) -> Report {
-        let stability = Stability { enabled: false, ..Stability::default() };
-        let options = Options { settings: Settings { stability, ..Settings::default() }, ..Options::default() };
-        let scheduler = Scheduler::with_engine(options.settings.clone(), Arc::new(Last)).unwrap();
-        play_with(scheduler, workload, &options, &mut ()).unwrap()
-    }
-
-    #[test]
-    fn jobs_with_chunks_take_turns_on_one_gpu() {
-        let report = played(&workload());
-        assert_eq!((report.failed, report.overfull, report.restarts), (0, 0, 0), "{:?}", report.failure);
-        assert!(report.jobs.iter().all(|job| job.fate == Fate::Completed), "{:?}", report.jobs);
-        // 300 s per chunk. Uploads take 60 s, during which the new job already has the GPU. The last job completes
-        // first, then the second and the first do their remaining work.
-        let ends: Vec<f64> = report.jobs.iter().map(|job| job.arrival_s + job.jct_s.unwrap()).collect();
-        for (end, expected) in ends.iter().zip([1980.0, 1820.0, 1660.0]) {
-            assert!((end - expected).abs() < 1.0, "{ends:?}");
-        }
-        // Each new job interrupts the running chunk.
-        assert_eq!(report.jobs.iter().map(|job| job.preemptions).collect::<Vec<_>>(), [1, 1, 0]);
-        assert_eq!((report.preemptions, report.bytes_moved), (2, (3 * 2 * 5) << 20));
-        // All slots are on one server, so only uploads are communication.
-        assert_eq!(report.communication_s, Some(60.0));
-        assert!((report.utilisation - 1.0).abs() < 0.01 && report.edge_utilisation == report.utilisation);
-        // The last job never waits. The others wait while another job has the GPU.
-        assert!(report.jobs[2].waited_s < 0.1 && report.jobs[0].waited_s > 1000.0, "{:?}", report.jobs);
-        assert_eq!(report, played(&workload()));
-    }
-
-    #[test]
-    fn chunks_survive_late_enactment_and_failures() {
-        let mut workload = workload();
-        workload.enact_delay = Span::seconds(7);
-        let back = Some(Time(1_000_000));
-        workload.outages = vec![super::super::Outage { server: 0, at: Time(900_000), back }];
-        let report = played(&workload);
-        assert_eq!((report.failed, report.overfull), (0, 0), "{:?}", report.failure);
-        assert!(report.jobs.iter().all(|job| job.fate == Fate::Completed), "{:?}", report.jobs);
-        assert_eq!(report.jobs.iter().map(|job| job.crashes).collect::<Vec<_>>(), [1, 1, 0]);
-        // The disk still has the data.
-        assert_eq!(report.bytes_moved, (3 * 2 * 5) << 20);
-    }
-
-    #[test]
-    fn waiting_jobs_and_interrupted_chunks_are_preempted() {
-        let with = |states: &[WorkState]| {
-            let work =
-                (0..).zip(states).map(|(item, state)| Work { item: WorkItem::Chunk(item), slot: None, state: *state });
-            Allocation::default().with_work(work.collect())
-        };
-        use WorkState::{Done, Preempted, Queued, Running};
-        let ran = with(&[Running, Running, Running, Running, Queued(0)]);
-        let now = with(&[Running, Queued(1), Preempted, Done, Running]);
-        assert_eq!(preemptions(&ran, &Verdict::Run(now.into())), 2);
-        assert_eq!(preemptions(&ran, &Verdict::Run(ran.clone().into())), 0);
-        assert_eq!(preemptions(&ran, &Verdict::Wait(crate::Reason::NotConsidered)), 1);
     }
 }
