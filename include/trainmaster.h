@@ -1,48 +1,49 @@
-// Trainmaster: how many workers and parameter servers every training job of a cluster gets, where they run, when
-// that changes, and which jobs run at all.
+// Trainmaster: the number of workers and parameter servers of every training job on a cluster, their placement, the
+// time of changes, and which jobs run at all.
 //
-// How it goes: make a scheduler, tell it events (servers, jobs, reports of training programs, what the manager
-// sees), ask it to decide when a decision is due, and have the cluster's manager carry out what it is to be told.
+// Overview: create a scheduler. Pass it events (servers, jobs, reports of training programs, the manager's
+// observations). When a decision is due, ask it to decide, and have the cluster's manager execute the plan.
 //
 //     struct trainmaster_scheduler *scheduler;
 //     trainmaster_scheduler_new(trainmaster_text("engine = \"optimus\""), &scheduler, NULL);
 //     trainmaster_scheduler_apply(scheduler, events, count, sizeof *events, NULL, NULL);
 //     trainmaster_scheduler_decide(scheduler, now, NULL, NULL);
 //     const struct trainmaster_plan *plan;
-//     trainmaster_scheduler_take_issues(scheduler, &plan, NULL);   // ... carry it out
+//     trainmaster_scheduler_take_issues(scheduler, &plan, NULL);   // ... execute it
 //     trainmaster_plan_free(plan);
 //     trainmaster_scheduler_free(scheduler);
 //
-// ffi/examples/first.c is a whole program. The library does no I/O, has no clock, starts no thread: the same events
-// give the same decisions, byte by byte, and the time is what you say it is.
+// ffi/examples/first.c is a complete program. The library does no I/O, has no clock and starts no thread. The caller
+// provides the time. The same events give the same decisions, byte by byte.
 //
-// Results. Functions that can fail return a number, TRAINMASTER_OK (0) or one of enum trainmaster_error; "Errors" at a
-// function lists those it may return, without "TRAINMASTER_ERROR_". Unless it says otherwise, a function that fails has
-// done nothing and written no output but the message. `message` may be NULL everywhere; else it gets the words: what is
-// wrong, its value, and what is allowed. A bug in the library (a panic) never leaves it: it comes back as
-// TRAINMASTER_ERROR_PANIC. Running out of memory ends the process.
+// Results. A function that can fail returns TRAINMASTER_OK (0) or a value of enum trainmaster_error. "Errors" in a
+// function's description lists the possible ones without "TRAINMASTER_ERROR_". Unless the description says otherwise, a
+// function that fails has no effect and writes no output except the message. `message` may always be NULL. Otherwise it
+// gets a text with the problem, the value, and what is allowed. A bug in the library (a panic) becomes
+// TRAINMASTER_ERROR_PANIC. If memory runs out, the process ends.
 //
-// Structs that you fill in: set all of it to zero, `size` to sizeof, then what you know. New fields come at the end,
-// and zero means that they aren't used: a program works with a newer library as it is, and with an older one as long as
-// it uses nothing that one doesn't know (else: TRAINMASTER_ERROR_SIZE). Structs that say "Never grows" have no size.
+// Structs from the caller. Set the whole struct to zero, then `size` to its sizeof, then the known fields. New fields
+// are appended, and zero means that a field isn't used. So a program works unchanged with a newer library. It also
+// works with an older one, as long as it uses no field that is unknown there (else: TRAINMASTER_ERROR_SIZE). Structs
+// that say "Never grows" have no size.
 //
-// Arrays are a pointer, a count, and a stride: the bytes from one element to the next. In arguments that is sizeof of
-// the element; in results it may be more than sizeof in your header, so step by it (TRAINMASTER_AT). Choices in structs
-// are uint32_t, so that C and C++ agree on their size; the enums name their values.
+// Arrays are a pointer, a count and a stride, which is the number of bytes from one element to the next. In arguments,
+// the stride is the element's sizeof. In results it can be larger than the sizeof in your header, so use
+// TRAINMASTER_AT. Enumerations in structs have the type uint32_t, so that their size is the same in C and C++.
 //
-// Time. Durations are in milliseconds, times in milliseconds since an origin that you choose once, from 0 to 10^15.
-// `at` is the time now; it never goes back: events before the last one are refused, in other calls the last one's time
-// counts instead.
+// Time. Durations are in milliseconds. Times are milliseconds since an origin that the caller chooses once, from 0 to
+// 10^15. `at` is the current time, and never decreases: events before the last one are refused, and other calls use the
+// last time instead.
 //
-// Ownership. What you pass is read during the call and never kept, but for a log's `user`. What you are handed (the
-// output's comment says "yours") you free, each with its own function, once; what it points to goes with it.
+// Ownership. Arguments are read during the call and never kept, except a log's `user`. Outputs whose comment says
+// "yours" belong to the caller, who frees each once with its own function. That also frees what it points to.
 //
-// Threads. A scheduler and a ticket are used by one thread at a time, whichever; a second one, or a callback that calls
-// back in, gets TRAINMASTER_ERROR_BUSY and nothing happens. A ticket runs on any thread while its scheduler is used.
-// Results don't change and are read by any thread. There is no other shared state. Handles must not be used in the
-// child of a fork().
+// Threads. Only one thread at a time may use a scheduler or a ticket, but any thread may. A second thread, or a call
+// from inside a callback, gets TRAINMASTER_ERROR_BUSY without any effect. A ticket runs on any thread while its
+// scheduler is in use. Results don't change, and any thread may read them. There is no other shared state. Handles must
+// not be used in the child of a fork().
 //
-// To link the archive: -ltrainmaster -lpthread -ldl -lm. A plugin that contains it should hide its symbols:
+// Archive: link with -ltrainmaster -lpthread -ldl -lm. A plugin that contains it should hide its symbols:
 // -Wl,--exclude-libs,ALL -Wl,-Bsymbolic -Wl,-z,nodelete.
 
 #ifndef TRAINMASTER_H
@@ -1362,14 +1363,14 @@ extern "C" {
 // engine = "optimus"                 # see trainmaster_engines_list()
 // parameters = {}                    # of the engine; see struct trainmaster_engine
 // fallback = "fifo"                  # takes over ...
-// fallback_after = 3                 # ... after so many failures in a row
+// fallback_after = 3                 # ... after this many consecutive failures
 // stability = { min_run = "5m", rescales_per_hour = 4, payback = 2.0 }    # or "off"
 // shape = { equal_per_server = false, colocate = true, grow_in_place = true, oversubscribe = 1.0 }
 // caps = { urgency = 10 }            # also utility: the most that owners may claim
 // queues = {}                        # such as { batch = { gpu = 8, memory = "1TiB" } }: the most they may have
 // tenants = {}                       # likewise
 // refusal_backoff = "5s"             # first wait after a manager's refusal; doubles
-// refusals = 5                       # after so many others get the room
+// refusals = 5                       # after this many, others get the room
 // seed = 0                           # of engines with random numbers
 // ```
 //

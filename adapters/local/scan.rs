@@ -13,8 +13,8 @@ use trainmaster_manager::{SlotId, role};
 
 use super::slot::ProcessId;
 
-/// Maximum number of bytes read from an environment. Linux allows a few hundred thousand more, but the adapter's
-/// processes have far fewer.
+/// Maximum number of bytes read from an environment. Linux allows more (a quarter of the limit on stacks), but the
+/// adapter's processes have far fewer.
 const LONGEST_ENVIRON: u64 = 1 << 20;
 
 /// The variable with the state folder's id, in the environment of every process that this adapter starts.

@@ -22,14 +22,14 @@ use crate::{
 /// engine = "optimus"                 # see trainmaster_engines_list()
 /// parameters = {}                    # of the engine; see struct trainmaster_engine
 /// fallback = "fifo"                  # takes over ...
-/// fallback_after = 3                 # ... after so many failures in a row
+/// fallback_after = 3                 # ... after this many consecutive failures
 /// stability = { min_run = "5m", rescales_per_hour = 4, payback = 2.0 }    # or "off"
 /// shape = { equal_per_server = false, colocate = true, grow_in_place = true, oversubscribe = 1.0 }
 /// caps = { urgency = 10 }            # also utility: the most that owners may claim
 /// queues = {}                        # such as { batch = { gpu = 8, memory = "1TiB" } }: the most they may have
 /// tenants = {}                       # likewise
 /// refusal_backoff = "5s"             # first wait after a manager's refusal; doubles
-/// refusals = 5                       # after so many others get the room
+/// refusals = 5                       # after this many, others get the room
 /// seed = 0                           # of engines with random numbers
 /// ```
 ///

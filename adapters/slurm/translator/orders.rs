@@ -15,7 +15,8 @@ use super::{
     Pending, Tracked, Translator, Why, enacted,
 };
 
-/// Maximum length of the reason in an admin comment. Slurm keeps no more.
+/// Maximum length of the reason in an admin comment, in characters. Slurm limits comments, and the allocation is before
+/// the reason.
 const LONGEST_REASON: usize = 300;
 
 /// The next action for one job.

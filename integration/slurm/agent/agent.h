@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// What is to be done with a job.
+// The action for a job.
 enum trainmaster_action {
     // slurm_update_job.
     TRAINMASTER_ACTION_UPDATE,

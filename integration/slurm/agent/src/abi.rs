@@ -90,7 +90,7 @@ pub struct CJob {
     pub component: u32,
 }
 
-/// What is to be done with a job.
+/// The action for a job.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CAction {
