@@ -78,7 +78,7 @@ pub enum Topic {
 
 impl Scheduler {
     /// Explains one active job at a time that isn't before the last event. `None` if there is no such job. O(servers +
-    /// the job's slots). If it waits: O(jobs) in addition. If some of its data chunks wait: O(slots of all jobs).
+    /// the job's slots). If some of its data chunks wait: O(slots of all jobs).
     pub fn explain(&self, at: Time, id: JobId) -> Option<Explanation> {
         let mut state = self.state().clone();
         state.now = state.now.max(at);
@@ -207,20 +207,26 @@ fn keeps(state: &State, job: &Job, shape: Shape, rule: Keeps) -> String {
     }
 }
 
-/// The running jobs that stability pins, while this one waits. O(jobs).
+/// Maximum number of other jobs that an explanation examines. The oldest come first, and most of them run.
+const MOST_OTHERS: usize = 2000;
+
+/// The running jobs that stability pins, while this one waits.
 fn pinned_others(state: &State, findings: &mut Vec<Finding>) {
     let left = |rule| match rule {
         Keeps::MinRun { left } | Keeps::NearEnd { left } => Some(left),
         Keeps::Rescales { left } => left,
     };
-    let pinned: Vec<Option<Span>> = state.jobs.values().filter_map(|other| state.stability(other)).map(left).collect();
+    let others = state.jobs.values().take(MOST_OTHERS);
+    let pinned: Vec<Option<Span>> = others.filter_map(|other| state.stability(other)).map(left).collect();
     if pinned.is_empty() {
         return;
     }
     let first = pinned.iter().flatten().min();
     let first = first.map(|left| format!("; the first may change in {left}")).unwrap_or_default();
     let keep = if pinned.len() == 1 { "keeps its shape" } else { "keep their shapes" };
-    let text = format!("{} {keep} for now{first} (stability)", counted(pinned.len() as u64, "running job"));
+    let least = if state.jobs.len() > MOST_OTHERS { "at least " } else { "" };
+    let number = counted(pinned.len() as u64, "running job");
+    let text = format!("{least}{number} {keep} for now{first} (stability)");
     findings.push(Finding { topic: Topic::Stability, blocks: false, text });
 }
 
