@@ -71,7 +71,7 @@ pub enum Reason {
     Behind {
         /// The first waiting job in the line.
         job: JobId,
-        /// Position in the line, from 1.
+        /// Place behind that job, from 1.
         position: u32,
     },
     /// The job is planned, but its room is still in use.

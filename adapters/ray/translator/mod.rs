@@ -310,7 +310,7 @@ impl Translator {
         if wanted == *there {
             self.overwritten = None;
         } else if self.asked.as_ref() == Some(&wanted) && self.overwritten.as_ref() != Some(there) {
-            // Only someone else can have changed it. After a restart of the head, `asked` is `None`.
+            // Only someone else can have changed it. After a restart of the head, `self.asked` is `None`.
             tracing::warn!(request = %wanted, there = %there, "somebody else asked the autoscaler for other nodes");
             self.overwritten = Some(there.clone());
         }

@@ -10,7 +10,7 @@ use crate::{
     decision::{Slot, Verdict, WorkState},
     ids::JobId,
     job::Job,
-    reason::ReasonKind,
+    reason::{Reason, ReasonKind, Scope},
     scheduler::Scheduler,
     settings::Mode,
     shape::{Role, Shape},
@@ -91,7 +91,7 @@ impl Scheduler {
         reason(state, job, &mut findings);
         if matches!(state.mandate(job), Mandate::Free) && job.verdict.allocation().is_none() {
             findings.extend(self.next_decision(state.now));
-            pinned_others(state, &mut findings);
+            pinned_others(state, job, &mut findings);
         }
         plan(state, job, &mut findings);
         work(state, job, &mut findings);
@@ -193,9 +193,8 @@ fn keeps(state: &State, job: &Job, shape: Shape, rule: Keeps) -> String {
             )
         }
         Keeps::Rescales { left: Some(left) } => format!(
-            "keeps {shape} for another {left}: it changed {} within an hour, and that is the most \
-             (stability.rescales_per_hour)",
-            counted(rules.rescales_per_hour, "time")
+            "keeps {shape} for another {left}: an hour has at most {} of shape (stability.rescales_per_hour)",
+            counted(rules.rescales_per_hour, "change")
         ),
         Keeps::Rescales { left: None } => {
             format!("keeps {shape}: no changes of shape are allowed (stability.rescales_per_hour)")
@@ -207,27 +206,22 @@ fn keeps(state: &State, job: &Job, shape: Shape, rule: Keeps) -> String {
     }
 }
 
-/// Maximum number of other jobs that an explanation examines. The oldest come first, and most of them run.
-const MOST_OTHERS: usize = 2000;
-
-/// The running jobs that stability pins, while this one waits.
-fn pinned_others(state: &State, findings: &mut Vec<Finding>) {
-    let left = |rule| match rule {
-        Keeps::MinRun { left } | Keeps::NearEnd { left } => Some(left),
-        Keeps::Rescales { left } => left,
-    };
-    let others = state.jobs.values().take(MOST_OTHERS);
-    let pinned: Vec<Option<Span>> = others.filter_map(|other| state.stability(other)).map(left).collect();
-    if pinned.is_empty() {
-        return;
+/// The rule that keeps room in use while a job waits for it. It says nothing about other jobs.
+fn pinned_others(state: &State, job: &Job, findings: &mut Vec<Finding>) {
+    let rules = &state.settings.stability;
+    let waits_for_room = job.verdict.reason().is_some_and(|reason| {
+        matches!(
+            reason,
+            Reason::NoRoom { .. }
+                | Reason::Exhausted { scope: Scope::Cluster, .. }
+                | Reason::Behind { .. }
+                | Reason::NotConsidered
+        )
+    });
+    if state.mode == Mode::Active && rules.enabled && rules.min_run > Span(0) && waits_for_room {
+        let text = format!("a running job keeps its shape for at least {} (stability.min_run)", rules.min_run);
+        findings.push(Finding { topic: Topic::Stability, blocks: false, text });
     }
-    let first = pinned.iter().flatten().min();
-    let first = first.map(|left| format!("; the first may change in {left}")).unwrap_or_default();
-    let keep = if pinned.len() == 1 { "keeps its shape" } else { "keep their shapes" };
-    let least = if state.jobs.len() > MOST_OTHERS { "at least " } else { "" };
-    let number = counted(pinned.len() as u64, "running job");
-    let text = format!("{least}{number} {keep} for now{first} (stability)");
-    findings.push(Finding { topic: Topic::Stability, blocks: false, text });
 }
 
 /// The job's chunks in training, and the job ahead of a waiting one.

@@ -242,7 +242,7 @@ impl State {
             return Mandate::Closed;
         }
         match &job.verdict {
-            Verdict::Run(allocation) if self.stability(job).is_some() => Mandate::Pinned(allocation.clone()),
+            Verdict::Run(allocation) if self.is_stable(job) => Mandate::Pinned(allocation.clone()),
             _ => Mandate::Free,
         }
     }
@@ -267,26 +267,47 @@ impl State {
         job.limit_at().is_some_and(|at| at <= self.now)
     }
 
-    /// The stability rule that pins the job, if one does.
+    /// Whether stability pins the job: it is within its minimum run time, has used up its rescales per hour, or is so
+    /// near its end that a restart doesn't pay back.
+    fn is_stable(&self, job: &Job) -> bool {
+        let rule = || self.keeps_min_run(job).or_else(|| self.keeps_budget(job)).or_else(|| self.keeps_to_end(job));
+        self.can_pin(job) && rule().is_some()
+    }
+
+    /// The stability rule that pins the job for the longest time, if one does.
     pub fn stability(&self, job: &Job) -> Option<Keeps> {
-        let rules = &self.settings.stability;
-        if !rules.enabled
-            || job.issued.allocation.is_none()
-            || job.issued.allocation.as_ref() != job.verdict.allocation()
-        {
+        if !self.can_pin(job) {
             return None;
         }
-        let age = self.now - job.issued.changed;
-        if age < rules.min_run {
-            return Some(Keeps::MinRun { left: Span(rules.min_run.0 - age.0) });
-        }
+        let rules = [self.keeps_min_run(job), self.keeps_budget(job), self.keeps_to_end(job)];
+        rules.into_iter().flatten().max_by_key(|rule| match rule {
+            Keeps::MinRun { left } | Keeps::NearEnd { left } => *left,
+            Keeps::Rescales { left } => left.unwrap_or(Span(i64::MAX)),
+        })
+    }
+
+    /// Whether stability applies to the job: it has what is planned for it.
+    fn can_pin(&self, job: &Job) -> bool {
+        self.settings.stability.enabled
+            && job.issued.allocation.is_some()
+            && job.issued.allocation.as_ref() == job.verdict.allocation()
+    }
+
+    fn keeps_min_run(&self, job: &Job) -> Option<Keeps> {
+        let (age, min_run) = (self.now - job.issued.changed, self.settings.stability.min_run);
+        (age < min_run).then(|| Keeps::MinRun { left: Span(min_run.0 - age.0) })
+    }
+
+    fn keeps_budget(&self, job: &Job) -> Option<Keeps> {
         let hour_ago = Time(self.now.0 - HOUR.0);
         let changes = &job.issued.rescaled_at;
         let recent = &changes[changes.partition_point(|at| *at <= hour_ago)..];
-        if let Some(over) = recent.len().checked_sub(rules.rescales_per_hour as usize) {
-            return Some(Keeps::Rescales { left: recent.get(over).map(|at| *at - hour_ago) });
-        }
-        let cost = job.learnt.restart_cost.as_seconds() * rules.payback;
+        let over = recent.len().checked_sub(self.settings.stability.rescales_per_hour as usize)?;
+        Some(Keeps::Rescales { left: recent.get(over).map(|at| *at - hour_ago) })
+    }
+
+    fn keeps_to_end(&self, job: &Job) -> Option<Keeps> {
+        let cost = job.learnt.restart_cost.as_seconds() * self.settings.stability.payback;
         if cost <= 0.0 || job.learnt.fits.loss.is_none() {
             return None;
         }

@@ -27,7 +27,9 @@ const MANY_FILES: u64 = 1024;
 /// answered.
 pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArgs) -> Vec<Found> {
     let mut found = vec![state_folder(&config.state_dir, theirs), disk(&config.state_dir), files()];
-    found.extend(tokens(&config.state_dir));
+    if config.state_dir.is_dir() {
+        found.extend(tokens(&config.state_dir));
+    }
     for choice in chosen(config) {
         match config.available.find(&choice.name) {
             Ok(info) => {

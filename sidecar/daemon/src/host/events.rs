@@ -99,7 +99,7 @@ impl Owner {
         let speaker = self.speaker(manager);
         let its = self.scheduler.state().job(job).is_some_and(|job| self.is_run_by(speaker, job));
         if its {
-            self.messages.insert(job, shown(message, LONGEST_MESSAGE).as_ref().into());
+            self.messages.insert(job, shown(message, LONGEST_MESSAGE).into());
         }
     }
 

@@ -231,16 +231,20 @@ impl Owner {
         let found = state.job(job)?;
         let mut status = job_status(state, found);
         end_name(end).clone_into(&mut status.state);
-        status.reason = message.or_else(|| self.messages.get(&job).map(ToString::to_string)).unwrap_or_default();
+        status.reason = message.or_else(|| self.messages.get(&job).cloned()).unwrap_or_default();
         if let Verdict::Stop(reason) = &found.verdict {
             status.reason = reason.describe_to(state, &found.spec.tenant);
         }
         status.ended_ms = Some(at.0);
         status.remaining_ms = None;
         let mut explanation = self.scheduler.explain(at, job)?;
-        // An ended job has no future.
-        let is_past = |topic| !matches!(topic, Topic::Decision | Topic::Stability | Topic::Convergence);
-        explanation.findings.retain(|finding| is_past(finding.topic));
+        // No decision follows, and no more losses come.
+        let predicts = found.learnt.fits.convergence.is_some();
+        explanation.findings.retain(|finding| match finding.topic {
+            Topic::Decision | Topic::Stability => false,
+            Topic::Convergence => predicts,
+            _ => true,
+        });
         let lines = explanation.findings.iter().map(|finding| finding.text.clone()).collect();
         let json = serde_json::to_string(&explanation).expect("an explanation is plain data");
         Some(EndedJob { status, lines, json, token_hash: found.token_hash })

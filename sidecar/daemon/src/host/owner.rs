@@ -2,11 +2,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use imbl::OrdMap;
 use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot, watch},
@@ -86,7 +84,7 @@ pub(super) struct Owner {
     pub(super) secrets: HashMap<JobId, String>,
     pub(super) ended: EndedJobs,
     /// The managers' latest texts about active jobs.
-    pub(super) messages: OrdMap<JobId, Arc<str>>,
+    pub(super) messages: HashMap<JobId, String>,
     /// Jobs that end once they have no slots any more.
     pub(super) stopping: BTreeSet<JobId>,
     pub(super) sessions: BTreeMap<String, Session>,

@@ -6,7 +6,6 @@ use std::{
     time::Instant,
 };
 
-use imbl::OrdMap;
 use tokio::{
     runtime::{Builder, Handle},
     sync::{mpsc, watch},
@@ -56,7 +55,7 @@ pub(crate) fn start(
         journal: Journal::new(writer, options.journal, metrics.journal.clone(), &first.records),
         tickets: Tickets::new(options.tickets, metrics.tickets.clone()),
         threads: Handle::current(),
-        messages: OrdMap::new(),
+        messages: HashMap::new(),
         sessions: BTreeMap::new(),
         streams: BTreeMap::new(),
         attaching: Vec::new(),

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use imbl::OrdMap;
-use trainmaster_core::{Job, JobId, Scheduler, State};
+use trainmaster_core::{Job, Scheduler, State};
 use trainmaster_proto::{JOB_STATES, job_from_spec, job_state, job_status, mode_name, v1};
 
 use super::owner::Owner;
@@ -26,7 +25,6 @@ pub(crate) struct View<'a> {
 pub(crate) struct Overview {
     state: State,
     ended: Vec<Arc<EndedJob>>,
-    messages: OrdMap<JobId, Arc<str>>,
     decision: u64,
     next_decision: Option<i64>,
     fallback: String,
@@ -52,7 +50,6 @@ impl View<'_> {
         Overview {
             state: self.scheduler.state().clone(),
             ended: if with_ended { self.ended.iter().cloned().collect() } else { Vec::new() },
-            messages: self.owner.messages.clone(),
             decision: self.settled.0,
             next_decision: self.next_decision(),
             fallback: self.fallback(),
@@ -60,8 +57,8 @@ impl View<'_> {
     }
 
     /// The manager's latest message about an active job.
-    pub(crate) fn message(&self, job: JobId) -> Option<&str> {
-        self.owner.messages.get(&job).map(AsRef::as_ref)
+    pub(crate) fn message(&self, job: trainmaster_core::JobId) -> Option<&str> {
+        self.owner.messages.get(&job).map(String::as_str)
     }
 
     /// Attached managers.
@@ -114,17 +111,11 @@ impl Overview {
         let sees = |job: &&Arc<Job>| {
             scope.sees(&job.spec.tenant, job.external.as_ref().map(|external| external.cluster.as_str()))
         };
-        let active = self.state.jobs.values().filter(sees).map(|job| {
-            let mut status = job_status(&self.state, job);
-            status.spec = specs.then(|| job_from_spec(&job.spec));
-            // A job that runs may have recovered from the cause of the message.
-            if status.state == "waiting"
-                && let Some(message) = self.messages.get(&job.id)
-            {
-                status.reason += &format!("; its manager says: {message}");
-            }
-            status
-        });
+        let active =
+            self.state.jobs.values().filter(sees).map(|job| v1::JobStatus {
+                spec: specs.then(|| job_from_spec(&job.spec)),
+                ..job_status(&self.state, job)
+            });
         v1::ListReply {
             jobs: ended.chain(active).collect(),
             decision: self.decision,

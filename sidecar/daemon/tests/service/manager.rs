@@ -180,6 +180,13 @@ async fn a_managers_message_about_an_end_is_kept() {
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
+    let said = |job: u64, phase: ObservedPhase, message: &str| v1::ObservedJob {
+        job,
+        incarnation: 1,
+        slots: Vec::new(),
+        phase: phase.into(),
+        message: message.into(),
+    };
     for (name, phase, state) in
         [("good", ObservedPhase::Completed, "completed"), ("bad", ObservedPhase::Failed, "failed")]
     {
@@ -195,12 +202,6 @@ async fn a_managers_message_about_an_end_is_kept() {
     daemon.stop().await;
 }
 
-/// An observation of a job without slots.
-fn said(job: u64, phase: ObservedPhase, message: &str) -> v1::ObservedJob {
-    let (slots, message) = (Vec::new(), message.into());
-    v1::ObservedJob { job, incarnation: 1, slots, phase: phase.into(), message }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_waited_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -211,9 +212,6 @@ async fn a_refusal_is_waited_out() {
     clients.submit(&spec("one")).await.unwrap();
     let refused = clients.until_job("one", |job| job.reason.contains("not today")).await;
     assert_eq!(refused.state, "waiting");
-    let words = "worker 0 ended with exit code 3; failure 1 of 3";
-    manager.say("fake", said(refused.job, ObservedPhase::Starting, words)).await;
-    clients.until_job("one", |job| job.reason.ends_with(&format!("; its manager says: {words}"))).await;
     manager.world.lock().unwrap().refuse = false;
     clients.until_job("one", |job| job.state == "running").await;
     daemon.stop().await;
