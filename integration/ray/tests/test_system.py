@@ -151,7 +151,7 @@ def test_a_held_job_resumes_from_its_checkpoint_later(
 def test_a_driver_dies_between_checkpoint_and_recreation(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon, tmp_path, "mortal", epochs=15, seconds=0.1, on_driver_death="resume")
+    run = Run(cluster, daemon, tmp_path, "mortal", epochs=15, seconds=0.4, on_driver_death="resume")
     wait_for("training", lambda: list(tmp_path.glob("mortal/*/checkpoint-*")))
     rival = Run(cluster, daemon, tmp_path / "rival", "mortal")
     assert "mortal" in wait_for("a refusal", rival.document)["error"]
