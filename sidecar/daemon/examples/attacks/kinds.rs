@@ -37,6 +37,7 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[
     ("400 programs of a job of 10,000 workers who read nothing", |attacker| Box::pin(unread(attacker))),
     ("addresses of 10,000 workers that come and go, 2 at a time", |attacker| Box::pin(addresses(attacker))),
     ("whole lists, 8 readers at a time", |attacker| Box::pin(attacker.crowd(8, lists))),
+    ("explanations of a job that waits among 2,000, 8 readers at a time", |attacker| Box::pin(explanations(attacker))),
     ("3,000 connections that say nothing", |attacker| Box::pin(connections(attacker))),
     ("a manager with 100,000 servers, which change their names", |attacker| Box::pin(names(attacker))),
     ("a manager whose 20,000 servers come and go, among 2,000 jobs that wait", |attacker| Box::pin(leaving(attacker))),
@@ -197,6 +198,22 @@ fn lists(attacker: Attacker, _: usize) -> Attacking {
         let clients = attacker.clients(&attacker.read).await;
         loop {
             attacker.count(clients.jobs.clone().list(v1::ListRequest { all: true, specs: false }).await);
+        }
+    })
+}
+
+async fn explanations(attacker: Attacker) {
+    jobs(&attacker, 2000).await;
+    attacker.crowd(8, explained).await;
+}
+
+fn explained(attacker: Attacker, _: usize) -> Attacking {
+    Box::pin(async move {
+        ready().await;
+        let clients = attacker.clients(&attacker.read).await;
+        loop {
+            let request = v1::ExplainRequest { job: "waits-0-0".into() };
+            attacker.count(clients.jobs.clone().explain(request).await);
         }
     })
 }
