@@ -1,7 +1,7 @@
 //! The connection to a daemon.
 
 use std::{
-    env, fs,
+    env,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -14,6 +14,7 @@ use tonic::{
     service::{Interceptor, interceptor::InterceptedService},
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri},
 };
+use trainmaster_host::bounded;
 use trainmaster_net::secret;
 use trainmaster_proto::v1::{admin_client::AdminClient, jobs_client::JobsClient};
 
@@ -24,6 +25,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(60);
 /// Maximum size of an answer. Lists of many jobs with many slots are long.
 const LARGEST_ANSWER: usize = 256 << 20;
+/// Maximum bytes of a file with certificates.
+const LONGEST_PEM: u64 = 1 << 20;
 
 /// Address and credentials of the daemon, for all commands.
 #[derive(Args, Debug)]
@@ -135,7 +138,8 @@ impl ServerArgs {
     /// The client certificate.
     fn identity(&self) -> anyhow::Result<Option<Identity>> {
         let Some((cert, key)) = &self.certificate() else { return Ok(None) };
-        let shown = fs::read(cert).with_context(|| format!("--cert {} can't be read", cert.display()))?;
+        let shown =
+            bounded::read(cert, LONGEST_PEM).with_context(|| format!("--cert {} can't be read", cert.display()))?;
         let key = secret::read_text(key).map_err(|problem| anyhow!("--key {}: {problem}", key.display()))?;
         Ok(Some(Identity::from_pem(shown, key)))
     }
@@ -197,7 +201,8 @@ impl Daemon {
         if https {
             let mut tls = ClientTlsConfig::new();
             if let Some(path) = args.find_ca() {
-                let pem = fs::read(&path).with_context(|| format!("--ca {} can't be read", path.display()))?;
+                let pem = bounded::read(&path, LONGEST_PEM)
+                    .with_context(|| format!("--ca {} can't be read", path.display()))?;
                 tls = tls.ca_certificate(Certificate::from_pem(pem));
             }
             if let Some(identity) = args.identity()? {

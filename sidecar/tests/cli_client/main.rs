@@ -266,6 +266,12 @@ fn watching_ends_when_no_job_is_left() {
 }
 
 #[test]
+fn certificates_that_never_end_are_refused() {
+    let ran = trainmaster("https://127.0.0.1:1", &["jobs", "--ca", "/dev/zero"]);
+    ran.fails(1, &["--ca /dev/zero can't be read: it has more than 1048576 bytes"]);
+}
+
+#[test]
 fn the_doctor_exits_with_4_after_a_problem() {
     let folder = TempDir::new().unwrap();
     let state = folder.path().to_str().unwrap();

@@ -14,6 +14,7 @@ use trainmaster_core::{
     Mode, Settings, amount,
     text::{LONGEST, read_toml},
 };
+use trainmaster_host::bounded::read_text;
 
 /// The settings of `serve` without a settings file also apply here.
 const DEFAULT_SETTINGS: &str = include_str!("../../../../sidecar/daemon/src/default.toml");
@@ -140,7 +141,7 @@ impl Watched {
             return None;
         }
         self.modified = Some(modified);
-        let text = match fs::read_to_string(&self.path) {
+        let text = match read_text(&self.path, LONGEST as u64) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Some(Err(ConfigError(format!("{}: {error}", self.path.display())))),
@@ -190,6 +191,10 @@ mod tests {
         let mut watched = Watched::new(&path);
         assert_eq!(watched.changed().unwrap().unwrap(), Config::from_toml("").unwrap());
         assert!(watched.changed().is_none());
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        let endless = watched.changed().unwrap().unwrap_err().to_string();
+        assert!(endless.ends_with("trainmaster.toml: it has more than 1048576 bytes"), "{endless}");
+        fs::remove_file(&path).unwrap();
         fs::write(&path, "mode = 7").unwrap();
         assert!(watched.changed().unwrap().unwrap_err().to_string().contains("trainmaster.toml"));
         assert!(watched.changed().is_none());

@@ -12,7 +12,8 @@ use std::{
     any::Any,
     cell::RefCell,
     ffi::{CStr, c_char},
-    fs, io,
+    fs,
+    io::{self, Read as _},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -187,8 +188,16 @@ unsafe fn told(work: impl FnOnce() -> Result<(), String>, message: *mut c_char, 
     -1
 }
 
+/// Bytes of the file that are read. Its parser allows fewer.
+const LONGEST_FILE: u64 = 16 << 20;
+
 fn configure(path: &Path) -> Result<Config, String> {
-    match fs::read_to_string(path) {
+    let read = || {
+        let mut text = String::new();
+        fs::File::open(path)?.take(LONGEST_FILE).read_to_string(&mut text)?;
+        Ok::<_, io::Error>(text)
+    };
+    match read() {
         Ok(text) => Config::from_toml(&text).map_err(|error| format!("{}: {error}", path.display())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Config::default()),
         Err(error) => Err(format!("{}: {error}", path.display())),
@@ -495,6 +504,7 @@ mod tests {
         assert_eq!(configure(&file).unwrap(), Config::default());
         fs::write(&file, "[slurm]\nlease = \"1s\"\n").unwrap();
         assert!(configure(&file).unwrap_err().contains("slurm.lease"));
+        assert!(configure(Path::new("/dev/zero")).unwrap_err().contains("bytes must be at most"));
         let mut watched = Watched::new(file.clone());
         assert!(watched.changed().is_none());
         fs::write(&file, "[slurm]\nlease = \"100s\"\n").unwrap();

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{SystemTime, UNIX_EPOCH},
@@ -11,6 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use trainmaster_core::Span;
 use trainmaster_feed::hash_of;
+use trainmaster_host::bounded::read_text;
 use trainmaster_net::{TokenFile, secret};
 
 use super::{Role, is_name};
@@ -369,23 +370,23 @@ impl Entry {
 /// The file is invalid, so that a daemon doesn't start with it.
 pub fn check_tokens(state_dir: &Path) -> Result<Option<usize>, String> {
     let file = state_dir.join(FILE);
-    match fs::File::open(&file) {
+    match read_text(&file, LONGEST) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
-        _ => load(&file).map(|entries| Some(entries.len())),
+        read => parse(&file, read).map(|entries| Some(entries.len())),
     }
 }
 
 fn load(path: &Path) -> Result<BTreeMap<String, Entry>, String> {
+    parse(path, read_text(path, LONGEST))
+}
+
+/// The entries of a file. A file that doesn't exist has none.
+fn parse(path: &Path, read: io::Result<String>) -> Result<BTreeMap<String, Entry>, String> {
     let shown = path.display();
-    let bytes = match fs::metadata(path) {
+    let text = match read {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(error) => return Err(format!("{shown}: {error}")),
-        Ok(data) => data.len(),
+        read => read.map_err(|error| format!("{shown}: {error}"))?,
     };
-    if bytes > LONGEST {
-        return Err(format!("{shown}: {bytes} bytes must be at most {LONGEST}"));
-    }
-    let text = fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
     let entries: Vec<Entry> = serde_json::from_str(&text).map_err(|error| format!("{shown}: {error}"))?;
     if let Some(entry) = entries.iter().find(|entry| unhex(&entry.hash).is_none() || !is_name(&entry.name)) {
         return Err(format!("{shown}: token {:.100?} has no usable name or hash", entry.name));
@@ -419,7 +420,7 @@ fn now_ms() -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use std::{os::unix::fs::PermissionsExt as _, time::Duration};
+    use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
     use trainmaster_proto::v1::TokenRole;
 
@@ -576,6 +577,10 @@ mod tests {
         drop(tokens);
         fs::File::options().write(true).open(&path).unwrap().set_len(LONGEST + 1).unwrap();
         let problem = Tokens::open(folder.path(), None).unwrap_err();
-        assert!(problem.contains("must be at most"), "{problem}");
+        assert!(problem.ends_with("tokens.json: it has more than 16777216 bytes"), "{problem}");
+        assert_eq!(check_tokens(folder.path()).unwrap_err(), problem);
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert_eq!(check_tokens(folder.path()).unwrap_err(), problem, "a file that never ends");
     }
 }

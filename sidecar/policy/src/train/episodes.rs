@@ -24,15 +24,15 @@ use trainmaster_core::{
 use super::{Course, TrainError};
 
 /// An episode to run.
-pub(crate) struct Episode {
-    pub(crate) seed: u64,
+pub(super) struct Episode {
+    pub(super) seed: u64,
     /// None: the heuristic.
-    pub(crate) policy: Option<Policy>,
+    pub(super) policy: Option<Policy>,
 }
 
 /// Results of an episode.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Played {
+pub(super) struct Played {
     /// Fraction of completed jobs.
     completed: f64,
     /// Mean JCT, deadlines met, traffic between servers, accuracies met and mean accuracy, the last two by the
@@ -82,7 +82,7 @@ const MOST: f64 = 2.0;
 const REPORT_EVERY: Span = Span::seconds(600);
 
 /// The setting of episodes.
-pub(crate) struct Stage<'a> {
+pub(super) struct Stage<'a> {
     course: &'a Course,
     settings: Settings,
     weights: [f64; 5],
@@ -90,7 +90,7 @@ pub(crate) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    pub(crate) fn of(course: &'a Course, played: &'a (dyn Fn() + Sync)) -> Result<Self, TrainError> {
+    pub(super) fn of(course: &'a Course, played: &'a (dyn Fn() + Sync)) -> Result<Self, TrainError> {
         let entry = engines::find(course.engine)?;
         let plain =
             course.workload.build(&Request { seed: course.seed, jobs: course.jobs, servers: course.servers })?;
@@ -116,7 +116,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Description of the workload.
-    pub(crate) fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let Course { workload, jobs, servers, .. } = self.course;
         let own =
             |what: &str, number: &Option<u32>| number.map_or_else(String::new, |number| format!(" --{what} {number}"));
@@ -124,13 +124,13 @@ impl<'a> Stage<'a> {
     }
 
     /// The heuristic's own reward.
-    pub(crate) fn par(&self) -> f64 {
+    pub(super) fn par(&self) -> f64 {
         self.weights.iter().sum()
     }
 
     /// Reward of an episode, relative to the heuristic's with the same seed: each goal as a multiple of the
     /// heuristic's, times the fraction of completed jobs.
-    pub(crate) fn reward(&self, played: &Played, heuristic: &Played) -> f64 {
+    pub(super) fn reward(&self, played: &Played, heuristic: &Played) -> f64 {
         let goals = played.goals.iter().zip(&heuristic.goals).zip(self.weights.iter().zip(LESS));
         let sum: f64 = goals
             .map(|((own, other), (weight, less))| {
@@ -162,7 +162,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Runs episodes on the course's threads. The results don't depend on the threads.
-    pub(crate) fn play(&self, episodes: &[Episode]) -> Result<Vec<Played>, SimError> {
+    pub(super) fn play(&self, episodes: &[Episode]) -> Result<Vec<Played>, SimError> {
         let next = AtomicUsize::new(0);
         let done: Vec<Mutex<Option<Result<Played, SimError>>>> = episodes.iter().map(|_| Mutex::new(None)).collect();
         thread::scope(|scope| {
@@ -182,7 +182,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The heuristic's choices with these seeds: an even sample of at most `most`.
-    pub(crate) fn shown(&self, seeds: &[u64], most: usize) -> Result<Vec<Demonstration>, SimError> {
+    pub(super) fn shown(&self, seeds: &[u64], most: usize) -> Result<Vec<Demonstration>, SimError> {
         let mut shown = Vec::new();
         for seed in seeds {
             let mut onlooker = Onlooker(Vec::new());

@@ -8,7 +8,7 @@ use trainmaster_core::{
 
 /// Initial weights: normal, scaled by the width of the previous layer, so that scores are of the order of 1. Biases are
 /// 0.
-pub(crate) fn initial(inputs: usize, hidden: usize, draws: Draws) -> Vec<f32> {
+pub(super) fn initial(inputs: usize, hidden: usize, draws: Draws) -> Vec<f32> {
     let (first, second) = ((2.0 / inputs as f64).sqrt(), (1.0 / hidden as f64).sqrt());
     (0..Network::size(inputs, hidden))
         .map(|at| {
@@ -24,7 +24,7 @@ pub(crate) fn initial(inputs: usize, hidden: usize, draws: Draws) -> Vec<f32> {
 }
 
 /// Adam (Kingma and Ba, 2015), as a minimiser.
-pub(crate) struct Adam {
+pub(super) struct Adam {
     rate: f64,
     step: i32,
     mean: Vec<f64>,
@@ -32,11 +32,11 @@ pub(crate) struct Adam {
 }
 
 impl Adam {
-    pub(crate) fn new(rate: f64, size: usize) -> Self {
+    pub(super) fn new(rate: f64, size: usize) -> Self {
         Self { rate, step: 0, mean: vec![0.0; size], square: vec![0.0; size] }
     }
 
-    pub(crate) fn step(&mut self, weights: &mut [f32], gradient: &[f64]) {
+    pub(super) fn step(&mut self, weights: &mut [f32], gradient: &[f64]) {
         const FADE: (f64, f64) = (0.9, 0.999);
         self.step += 1;
         let whole = |fade: f64| 1.0 - libm::pow(fade, f64::from(self.step));
@@ -53,7 +53,7 @@ impl Adam {
 
 /// Adds the gradient of −log softmax(scores)\[chosen\] to `gradient`. Returns that loss, and whether the chosen
 /// alternative has the highest score.
-pub(crate) fn cross_entropy(network: &Network, shown: &Demonstration, gradient: &mut [f64]) -> (f64, bool) {
+pub(super) fn cross_entropy(network: &Network, shown: &Demonstration, gradient: &mut [f64]) -> (f64, bool) {
     let (inputs, hidden) = (network.inputs(), network.hidden());
     let weights = network.weights();
     let (biases, output) = (inputs * hidden, (inputs + 1) * hidden);
@@ -92,15 +92,15 @@ pub(crate) fn cross_entropy(network: &Network, shown: &Demonstration, gradient: 
 
 /// Results of imitation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Imitated {
+pub(super) struct Imitated {
     /// Mean −log of the probability of the chosen alternative, in the last pass.
-    pub(crate) loss: f64,
+    pub(super) loss: f64,
     /// Fraction of all choices that the network reproduces.
-    pub(crate) agreed: f64,
+    pub(super) agreed: f64,
 }
 
 /// Passes over all demonstrations, each in another order.
-pub(crate) fn imitate(
+pub(super) fn imitate(
     weights: &mut Vec<f32>,
     (inputs, hidden): (usize, usize),
     shown: &[Demonstration],
