@@ -6,9 +6,10 @@ use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _};
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use trainmaster_core::{
-    Allocation, Job as CoreJob, JobSpec, ObservedSlot, Role, Shape, State,
+    DecisionId, JobId, JobSpec, ObservedSlot, Role, Shape,
     text::{is_unseen, shown},
 };
+use trainmaster_manager::{Order, Run};
 
 use super::seen::Memory;
 
@@ -347,18 +348,23 @@ impl Given {
         (seen == 7 && given.shape() == said).then_some(given)
     }
 
-    /// The current issued allocation of an active job.
-    pub fn of(state: &State, job: &CoreJob, allocation: &Allocation) -> Self {
-        let slots = allocation.slots().iter().map(|slot| ObservedSlot {
+    /// What an order gives to a job.
+    pub fn of(job: JobId, decision: DecisionId, order: &Order, run: &Run) -> Self {
+        let slots = run.slots.iter().map(|(slot, placement)| ObservedSlot {
             role: slot.role,
             index: slot.index,
-            server: state.server_name(slot.server).to_owned(),
+            server: placement.server.clone(),
             devices: Vec::new(),
         });
         let mut slots: Vec<_> = slots.collect();
         slots.sort_unstable_by(|a, b| (&a.server, a.role, a.index).cmp(&(&b.server, b.role, b.index)));
-        let (incarnation, revision) = (job.issued.incarnation.0, job.issued.revision.0);
-        Self { job: job.id.0, decision: job.issued.decision.0, incarnation, revision, slots }
+        Self { job: job.0, decision: decision.0, incarnation: order.incarnation, revision: order.revision, slots }
+    }
+
+    /// Whether both give the same, whichever decision it was.
+    pub fn gives_as(&self, other: &Self) -> bool {
+        let what = |given: &Self| (given.job, given.incarnation, given.revision);
+        what(self) == what(other) && self.slots == other.slots
     }
 
     /// The total numbers of workers and parameter servers.

@@ -4,13 +4,14 @@
 //!
 //! * [`comment`] and [`submit`]: which jobs are Trainmaster's, their requests, and their errors;
 //! * [`seen`], [`gres`], [`hostlist`], [`node`]: the meaning of Slurm's records and texts;
-//! * [`reservation`], [`order`]: an allocation in the form that Slurm can reserve, and the calls for it;
+//! * [`reservation`], [`call`]: an allocation in the form that Slurm can reserve, and the calls for it;
 //! * [`Translator`]: the translation over time.
 //!
 //! Only `COMMANDS` does I/O: it connects to the agent inside slurmctld, for `trainmaster slurm …`.
 //!
 //! The folder's README describes how a job is held, started, resized and handed back.
 
+pub mod call;
 #[cfg(feature = "registry")]
 mod client;
 pub mod comment;
@@ -18,7 +19,7 @@ mod config;
 pub mod gres;
 pub mod hostlist;
 pub mod node;
-pub mod order;
+
 pub mod reservation;
 pub mod seen;
 pub mod submit;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use trainmaster_core::{Allocation, JobSpec, Role, Shape, State, amount::Unit, job::RoleSpec};
+use trainmaster_core::{Role, Shape, amount::Unit};
+use trainmaster_manager::Run;
 
 /// The resources to reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,15 +40,10 @@ impl Reservation {
 ///
 /// # Errors
 /// The numbers differ between nodes, which Slurm can't reserve.
-pub fn reservation(
-    state: &State,
-    spec: &JobSpec,
-    allocation: &Allocation,
-    roles: &[Role],
-) -> Result<Reservation, String> {
+pub fn reservation(run: &Run, roles: &[Role]) -> Result<Reservation, String> {
     let mut by_node: BTreeMap<&str, Shape> = BTreeMap::new();
-    for slot in allocation.slots().iter().filter(|slot| roles.contains(&slot.role)) {
-        let shape = by_node.entry(state.server_name(slot.server)).or_default();
+    for (slot, placement) in run.slots.iter().filter(|(slot, _)| roles.contains(&slot.role)) {
+        let shape = by_node.entry(&placement.server).or_default();
         match slot.role {
             Role::Worker => shape.workers += 1,
             Role::Server => shape.servers += 1,
@@ -58,20 +54,17 @@ pub fn reservation(
     if let Some(other) = shapes.find(|shape| *shape != each) {
         return Err(format!("{each} on one node and {other} on another: Slurm reserves the same on each"));
     }
-    Ok(of_shape(spec, each, by_node.into_keys().map(str::to_owned).collect()))
-}
-
-/// A reservation of the same shape on each of these nodes.
-pub(crate) fn of_shape(spec: &JobSpec, each: Shape, nodes: Vec<String>) -> Reservation {
-    let roles = [(&spec.worker, each.workers)].into_iter().chain(spec.server.as_ref().map(|role| (role, each.servers)));
-    let roles: Vec<_> = roles.filter(|(_, count)| *count > 0).collect();
-    let cpus =
-        |role: &RoleSpec| role.demand.get("cpu").copied().unwrap_or(0).max(1).unsigned_abs().div_ceil(1000) as u32;
-    let cpus_per_task = roles.iter().map(|(role, _)| cpus(role)).fold(0, gcd).max(1);
-    let tasks_per_node = roles.iter().map(|(role, count)| cpus(role) / cpus_per_task * count).sum();
+    let nodes: Vec<String> = by_node.into_keys().map(str::to_owned).collect();
+    let roles = [(&run.worker_demand, each.workers), (&run.server_demand, each.servers)];
+    let roles: Vec<_> = roles.into_iter().filter(|(_, count)| *count > 0).collect();
+    let cpus = |demand: &BTreeMap<String, i64>| {
+        demand.get("cpu").copied().unwrap_or(0).max(1).unsigned_abs().div_ceil(1000) as u32
+    };
+    let cpus_per_task = roles.iter().map(|(demand, _)| cpus(demand)).fold(0, gcd).max(1);
+    let tasks_per_node = roles.iter().map(|(demand, count)| cpus(demand) / cpus_per_task * count).sum();
     let (mut memory, mut gres) = (0_u64, BTreeMap::new());
-    for (role, count) in &roles {
-        for (name, amount) in role.demand.iter().filter(|(_, amount)| **amount > 0) {
+    for (demand, count) in &roles {
+        for (name, amount) in demand.iter().filter(|(_, amount)| **amount > 0) {
             let amount = amount.unsigned_abs() * u64::from(*count);
             match name.as_str() {
                 "memory" => memory += amount,
@@ -85,7 +78,7 @@ pub(crate) fn of_shape(spec: &JobSpec, each: Shape, nodes: Vec<String>) -> Reser
     let memory_per_node = (memory > 0).then_some(memory);
     let count = nodes.len() as u32;
     let shape = Shape { workers: each.workers * count, servers: each.servers * count };
-    Reservation { nodes, shape, tasks_per_node, cpus_per_task, memory_per_node, gres }
+    Ok(Reservation { nodes, shape, tasks_per_node, cpus_per_task, memory_per_node, gres })
 }
 
 fn gcd(a: u32, b: u32) -> u32 {

@@ -1,6 +1,6 @@
 //! Reasons why a job doesn't run, or has less than planned. They are typed, with numbers that users can act on.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -296,6 +296,13 @@ pub enum ReasonKind {
     NothingToGain,
     OutOfReach,
     Engine,
+}
+
+/// Its name, as in explanations: `no_room`.
+impl fmt::Display for ReasonKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 impl Reason {

@@ -87,7 +87,7 @@ impl Wanted {
         let goal = match order.action {
             Action::Wait => Goal::Wait,
             Action::Stop { .. } | Action::Reject => Goal::End,
-            Action::Release => Goal::Release,
+            Action::Release(_) => Goal::Release,
             Action::Run(run) => {
                 check_name(&order.name)?;
                 check_environment(&run.environment)?;

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use trainmaster_core::Shape;
 use trainmaster_proto::v1;
 
 use super::slot::{Placement, SlotId};
@@ -28,6 +29,8 @@ pub struct Order {
     pub action: Action,
     /// Why the job doesn't run, in words for its owner.
     pub reason: String,
+    /// The reason's kind, as in explanations: `no_room`.
+    pub reason_kind: String,
     /// Maximum time for a program to stop. `None`: the manager's default.
     pub grace: Option<Duration>,
     /// The token for its processes' reports.
@@ -48,8 +51,8 @@ pub enum Action {
     },
     /// It is refused permanently.
     Reject,
-    /// It belongs to the manager again, and runs on as it is.
-    Release,
+    /// It belongs to the manager again, in this shape, and runs on as it is.
+    Release(Shape),
 }
 
 /// A running job's slots, commands and environment.
@@ -59,6 +62,10 @@ pub struct Run {
     pub slots: BTreeMap<SlotId, Placement>,
     /// Slots without work for now. Their devices are given to another job.
     pub idle: BTreeSet<SlotId>,
+    /// The amounts that one worker needs, by resource name, in the core's sub-units.
+    pub worker_demand: BTreeMap<String, i64>,
+    /// The same for one parameter server.
+    pub server_demand: BTreeMap<String, i64>,
     /// The worker's program; empty: the manager's default.
     pub worker_command: String,
     /// The parameter server's program; empty: the worker's.
@@ -95,6 +102,8 @@ impl Order {
                 Action::Run(Box::new(Run {
                     slots,
                     idle,
+                    worker_demand: plan.worker_demand.into_iter().collect(),
+                    server_demand: plan.server_demand.into_iter().collect(),
                     worker_command: plan.worker_command,
                     server_command: plan.server_command,
                     environment: plan.environment.into_iter().collect(),
@@ -103,7 +112,7 @@ impl Order {
             Ok(v1::Action::Wait) => Action::Wait,
             Ok(v1::Action::Stop) => Action::Stop { completed: plan.ended == "completed" },
             Ok(v1::Action::Reject) => Action::Reject,
-            Ok(v1::Action::Release) => Action::Release,
+            Ok(v1::Action::Release) => Action::Release(Shape { workers: plan.workers, servers: plan.servers }),
             Err(_) => return Err(format!("action {} is unknown; allowed are 0 to 4", plan.action)),
         };
         Ok(Self {
@@ -112,6 +121,7 @@ impl Order {
             revision: plan.revision,
             action,
             reason: plan.reason,
+            reason_kind: plan.reason_kind,
             grace,
             token: Token(plan.token),
         })

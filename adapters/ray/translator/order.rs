@@ -98,7 +98,7 @@ impl DriverPlan {
             manager::Action::Wait => (Action::Wait, manager::Run::default()),
             manager::Action::Stop { .. } => (Action::Stop, manager::Run::default()),
             manager::Action::Reject => (Action::Reject, manager::Run::default()),
-            manager::Action::Release => (Action::Release, manager::Run::default()),
+            manager::Action::Release(_) => (Action::Release, manager::Run::default()),
         };
         let slots = run.slots.into_iter().map(|(id, placement)| {
             let devices = placement.devices.iter().map(|share| (share.device, share.milli)).collect();

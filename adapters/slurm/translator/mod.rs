@@ -1,35 +1,40 @@
-//! The translation over time, as a state machine. The inputs are observations and the core's state, and the outputs are
-//! events and orders.
+//! The translation over time, as a state machine. The inputs are observations and plans, and the outputs are events and
+//! calls.
 
+mod calls;
+mod follow;
 mod observe;
-mod orders;
 mod spec;
 
 use std::collections::BTreeMap;
 
-use trainmaster_core::{
-    DecisionId, Enactment, Event, Incarnation, JobId, ServerSpec, event::ObservedSlot, job::Phase, reason::ReasonKind,
-};
+use trainmaster_core::{DecisionId, Enactment, Event, Incarnation, JobId, ServerSpec, event::ObservedSlot, job::Phase};
+use trainmaster_manager::{Follower, Order};
 
 use super::{
     Config,
+    call::{Action, CallResult, Purpose, SlurmCall, Update},
     comment::{Given, Part, Tag},
     node::Own,
-    order::{Action, CallResult, Purpose, SlurmCall, Update},
     seen::{Job, Memory},
 };
 
 /// Translates between Slurm and the core.
 ///
-/// In each round, the host loads an [`Observation`](super::seen::Observation), applies the events of
-/// [`observe`](Self::observe) until there are no more, lets the core decide, and carries out [`orders`](Self::orders).
-/// It reports each answer with [`answered`](Self::answered), and applies the resulting events too.
+/// First the host passes the full plan to [`plan`](Self::plan), and later each change of it. In each round, it loads an
+/// [`Observation`](super::seen::Observation), and applies the events of [`observe`](Self::observe). If jobs were
+/// submitted, it does so again with the same observation, because their states are reported under the numbers in the
+/// plan. It lets the core decide, and makes the [`calls`](Self::calls). It reports each answer with
+/// [`answered`](Self::answered), and applies the resulting events too.
 ///
 /// A new translator reports the whole state again, within one resync. Nothing is lost at a restart of the host, because
-/// all necessary data is in the jobs' comments.
+/// all necessary data is in the plan and in the jobs' comments.
 #[derive(Debug)]
 pub struct Translator {
     config: Config,
+    follower: Follower,
+    /// The orders in force, by Slurm's numbers.
+    orders: BTreeMap<u32, Ordered>,
     jobs: BTreeMap<u32, Tracked>,
     /// Slurm's numbers of jobs, by the core's.
     by_core: BTreeMap<JobId, u32>,
@@ -47,6 +52,17 @@ pub struct Translator {
     events: Vec<Event>,
 }
 
+/// A job's order in the plan.
+#[derive(Debug)]
+struct Ordered {
+    /// The core's number of the job.
+    job: JobId,
+    decision: DecisionId,
+    order: Order,
+    /// Whether the core waits until it is told that the job's slots are free.
+    frees: bool,
+}
+
 /// A job of Trainmaster's.
 #[derive(Debug)]
 struct Tracked {
@@ -54,14 +70,16 @@ struct Tracked {
     seen: Job,
     tag: Tag,
     servers: Option<Servers>,
-    core: Option<JobId>,
     /// Time until which the job isn't submitted to the core again.
     offered_until: i64,
     /// Why the core didn't accept it.
     refused: Option<String>,
     /// The last reported observation.
     told: Option<(Incarnation, Vec<ObservedSlot>, Phase)>,
-    told_held: bool,
+    /// Whether the core was told that its owner holds it. `None`: this isn't known.
+    told_held: Option<bool>,
+    /// Whether its end was reported.
+    told_end: bool,
     /// The last allocation that Slurm gave it on request.
     given: Option<Given>,
     /// Why it waits, as stated in its admin comment.
@@ -73,20 +91,21 @@ struct Tracked {
     requeued: i64,
     /// When it was released to Slurm's scheduler.
     let_go: Option<i64>,
-    /// Time since which the core no longer knows it.
-    over_since: Option<i64>,
-    /// Whether the effect of an order hasn't been observed yet.
-    ordered: bool,
+    /// Time since which its training is done.
+    done_since: Option<i64>,
+    /// Whether the effect of a call hasn't been observed yet.
+    called: bool,
     /// After errors: the time of the next attempt, and the number of consecutive errors.
     retry: (i64, u32),
-    /// What the unanswered order means for the core.
+    /// What the unanswered call means for the core.
     pending: Option<Pending>,
 }
 
 /// Why a pending job isn't released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Why {
-    Reason(ReasonKind),
+    /// The kind of the plan's reason.
+    Reason(String),
     /// The core didn't accept it.
     NotTaken,
 }
@@ -96,17 +115,17 @@ enum Why {
 struct Servers {
     seen: Job,
     part: Part,
-    /// The component's own update, sent together with the leader's order.
+    /// The component's own update, sent together with the leader's call.
     update: Option<Update>,
     /// Whether that update was refused. Then the leader's answer is ignored.
     refused: bool,
 }
 
-/// An order whose answer is reported to the core.
+/// A call whose answer is reported to the core.
 #[derive(Debug)]
 struct Pending {
     decision: DecisionId,
-    /// The order's allocation. `None` for a requeue, which is only the first half of a restart.
+    /// The call's allocation. `None` for a requeue, which is only the first half of a restart.
     gives: Option<Given>,
 }
 
@@ -115,6 +134,8 @@ impl Translator {
     pub fn new(config: Config) -> Self {
         Self {
             config,
+            follower: Follower::default(),
+            orders: BTreeMap::new(),
             jobs: BTreeMap::new(),
             by_core: BTreeMap::new(),
             by_part: BTreeMap::new(),
@@ -136,7 +157,7 @@ impl Translator {
 
     /// The core's number for Slurm's job.
     pub fn job(&self, native: u32) -> Option<JobId> {
-        self.jobs.get(&native)?.core
+        Some(self.orders.get(&native)?.job)
     }
 
     /// A job's last allocation in Slurm: incarnation and revision.
@@ -160,17 +181,18 @@ impl Translator {
         }
     }
 
-    /// Converts Slurm's answer to an order into events.
-    pub fn answered(&mut self, order: &SlurmCall, answer: CallResult) -> Vec<Event> {
-        let leader = self.by_part.get(&order.id).copied().unwrap_or(order.id);
+    /// Converts Slurm's answer to a call into events.
+    pub fn answered(&mut self, call: &SlurmCall, answer: CallResult) -> Vec<Event> {
+        let leader = self.by_part.get(&call.id).copied().unwrap_or(call.id);
+        let core = self.job(leader);
         let Some(job) = self.jobs.get_mut(&leader) else { return Vec::new() };
         // The leader's answer arrives last, and is for both components.
         if let Some(servers) = &mut job.servers {
-            let leads = order.id == job.seen.id;
+            let leads = call.id == job.seen.id;
             match (&answer, leads) {
                 (Ok(()), false) => return Vec::new(),
                 (Ok(()), true) if servers.refused => {
-                    job.ordered = true;
+                    job.called = true;
                     return Vec::new();
                 }
                 (Err(_), false) => servers.refused = true,
@@ -179,9 +201,9 @@ impl Translator {
         }
         let pending = job.pending.take();
         let Err(error) = answer else {
-            job.ordered = true;
+            job.called = true;
             job.retry = (0, 0);
-            if let Action::Update(update) = &order.action {
+            if let Action::Update(update) = &call.action {
                 match update.purpose {
                     Purpose::Hold => job.let_go = None,
                     Purpose::Release => {
@@ -198,21 +220,21 @@ impl Translator {
             let Some(Pending { decision, gives: Some(given) }) = pending else { return Vec::new() };
             job.given = Some(given);
             job.let_go = Some(self.now);
-            return enacted(job.core, decision, Enactment::Accepted);
+            return enacted(core, decision, Enactment::Accepted);
         };
         // The next observation reports it.
         if error.is_gone() {
-            job.ordered = true;
+            job.called = true;
             return Vec::new();
         }
         let (_, failures) = job.retry;
         job.retry = (self.now + (1 << failures.min(6)), failures.saturating_add(1));
         job.said = None;
         let keeps = |update: &Update| matches!(update.purpose, Purpose::Hold | Purpose::Release);
-        let tells = !matches!(&order.action, Action::Update(update) if keeps(update));
+        let tells = !matches!(&call.action, Action::Update(update) if keeps(update));
         let Some(Pending { decision, .. }) = pending.filter(|_| tells) else { return Vec::new() };
         let refusal = Enactment::Refused { cause: error.to_string().into(), retry_after: error.retry_after() };
-        enacted(job.core, decision, refusal)
+        enacted(core, decision, refusal)
     }
 }
 

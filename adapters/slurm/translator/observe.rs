@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainmaster_core::{End, Event, Incarnation, Job as CoreJob, ObservedSlot, Phase, Role, State, job::ExternalId};
+use trainmaster_core::{End, Event, Incarnation, ObservedSlot, Phase, Role, job::ExternalId};
 
 use super::{
     super::{
@@ -12,17 +12,17 @@ use super::{
         node::{self, Own, partitions_by_node},
         seen::{Ending, Job, JobPhase, NodeUse, Observation},
     },
-    Servers, Tracked, Translator,
-    spec::spec,
+    Ordered, Servers, Tracked, Translator,
+    spec::{described, spec},
 };
 
 /// Seconds within which a newly started slurmctld gets answers from its nodes, if at all.
 const SETTLING: i64 = 15;
 
 impl Translator {
-    /// Returns the changes since the last observation, for the core. The host applies the events and calls it again
-    /// with the same observation until there are none, because a job has a number only after the core accepted it.
-    pub fn observe(&mut self, state: &State, seen: &Observation) -> Vec<Event> {
+    /// Returns the changes since the last observation, for the core. A job's state is reported once the plan has its
+    /// number.
+    pub fn observe(&mut self, seen: &Observation) -> Vec<Event> {
         self.now = seen.at;
         let begun = *self.begun.get_or_insert(seen.at);
         let silent = || seen.nodes.iter().any(|node| node.usable() == NodeUse::Silent);
@@ -39,25 +39,28 @@ impl Translator {
         let listed: BTreeSet<u32> = seen.jobs.iter().map(|job| job.id).collect();
         let defaults = seen.partitions.iter().map(|partition| (partition.name.clone(), partition.default_memory));
         self.defaults = defaults.collect();
-        self.follow(seen, first);
-        self.recognise(state);
+        self.track(seen, first);
         self.servers(seen, &mut events);
         for (id, job) in &mut self.jobs {
-            job.tell(state, seen.at, listed.contains(id), first, &mut events);
+            if let Some(ordered) = self.orders.get_mut(id) {
+                job.tell(ordered, seen.at, listed.contains(id), first, &mut events);
+            }
         }
         if first {
             // This ends jobs that ended while no agent ran.
             events.push(Event::SyncEnd { manager, owns_queue: true });
         }
         self.offer(seen, &mut events);
-        self.jobs.retain(|id, job| listed.contains(id) || job.core.is_some_and(|job| state.job(job).is_some()));
+        self.jobs.retain(|id, _| listed.contains(id));
         let jobs = &self.jobs;
-        self.by_core.retain(|_, id| jobs.contains_key(id));
+        self.orders.retain(|id, ordered| jobs.contains_key(id) || !ordered.is_over());
+        let orders = &self.orders;
+        self.by_core.retain(|job, id| orders.get(id).is_some_and(|ordered| ordered.job == *job));
         self.by_part.retain(|_, id| jobs.contains_key(id));
         events
     }
 
-    fn follow(&mut self, seen: &Observation, first: bool) {
+    fn track(&mut self, seen: &Observation, first: bool) {
         let component = |job: &Job| job.component.filter(|(_, offset)| *offset == 1);
         let of_servers = seen.jobs.iter().filter_map(|job| Some((component(job)?.0, job)));
         let of_servers: BTreeMap<u32, &Job> = of_servers.collect();
@@ -78,36 +81,16 @@ impl Translator {
         }
     }
 
-    /// Finds the core's numbers of accepted jobs.
-    fn recognise(&mut self, state: &State) {
-        if self.jobs.values().all(|job| job.core.is_some()) {
-            return;
-        }
-        // This includes jobs that have ended in the core, because their programs have not ended yet.
-        for job in state.jobs.values().chain(state.leaving_jobs().values()) {
-            let external = job.external.as_ref().filter(|external| external.cluster == self.config.manager);
-            let native = external.and_then(|external| external.native.parse::<u32>().ok());
-            if let Some((native, tracked)) = native.and_then(|native| Some((native, self.jobs.get_mut(&native)?))) {
-                self.by_core.insert(job.id, native);
-                if tracked.core.replace(job.id).is_none() {
-                    // Slurm's state counts, even if it changed while no agent ran.
-                    tracked.told_held = job.held;
-                }
-                tracked.refused = None;
-            }
-        }
-    }
-
     fn servers(&mut self, seen: &Observation, events: &mut Vec<Event>) {
         let partitions = partitions_by_node(&seen.partitions);
         let mut own: BTreeMap<&str, Own> = BTreeMap::new();
         let mut expected = BTreeSet::new();
-        for job in self.jobs.values() {
+        for (id, job) in &self.jobs {
             if job.seen.phase() == JobPhase::Pending {
                 expected.extend(job.slots().iter().map(|slot| slot.server.as_str()).filter(|_| job.let_go.is_some()));
             }
             // The core doesn't charge a job that it doesn't know, so its use is foreign use.
-            for (name, part) in job.own.iter().filter(|_| job.core.is_some()) {
+            for (name, part) in job.own.iter().filter(|_| self.orders.contains_key(id)) {
                 let sum = own.entry(name).or_default();
                 sum.cpus += part.cpus;
                 sum.memory += part.memory;
@@ -154,17 +137,20 @@ impl Translator {
                 JobPhase::Over(_) => false,
                 _ => true,
             };
-            if job.core.is_some() || job.over_since.is_some() || !ready || job.offered_until > seen.at {
+            if self.orders.contains_key(id) || !ready || job.offered_until > seen.at {
                 continue;
             }
             job.offered_until = seen.at + (self.config.lease / 2).max(1);
             let servers = job.servers.as_ref().map(|servers| (&servers.seen, &servers.part));
             match spec(&job.seen, &job.tag, servers, &seen.partitions, threads) {
-                Ok(spec) => events.push(Event::JobSubmitted {
-                    spec: Box::new(spec),
-                    external: Some(ExternalId { cluster: self.config.manager.clone(), native: id.to_string() }),
-                    token_hash: Some(job.tag.token),
-                }),
+                Ok(spec) => {
+                    job.told_held = Some(false);
+                    events.push(Event::JobSubmitted {
+                        spec: Box::new(spec),
+                        external: Some(ExternalId { cluster: self.config.manager.clone(), native: id.to_string() }),
+                        token_hash: Some(job.tag.token),
+                    });
+                }
                 Err(why) => job.refused = Some(why),
             }
         }
@@ -180,19 +166,19 @@ impl Tracked {
             seen: Job::default(),
             tag,
             servers,
-            core: None,
             offered_until: i64::MIN,
             refused: None,
             told: None,
-            told_held: false,
+            told_held: None,
+            told_end: false,
             // A previous run may have been stopped just now. Before the first observation, the state is unknown.
             requeued: if first || given.is_some() { now } else { i64::MIN },
             given,
             said: None,
             own: BTreeMap::new(),
             let_go: None,
-            over_since: None,
-            ordered: false,
+            done_since: None,
+            called: false,
             retry: (0, 0),
             pending: None,
         };
@@ -201,7 +187,7 @@ impl Tracked {
     }
 
     fn follow(&mut self, leader: &Job, of_servers: Option<&Job>, now: i64) {
-        self.ordered = false;
+        self.called = false;
         let others = |job: &Job, other: &Job| (&job.nodes, &job.tres) != (&other.nodes, &other.tres);
         let mut moved = false;
         if let (Some(servers), Some(seen)) = (&mut self.servers, of_servers) {
@@ -241,10 +227,9 @@ impl Tracked {
     }
 
     /// Adds the events about this job that the core doesn't have yet.
-    fn tell(&mut self, state: &State, at: i64, listed: bool, first: bool, events: &mut Vec<Event>) {
-        let Some(id) = self.core else { return };
+    fn tell(&mut self, ordered: &mut Ordered, at: i64, listed: bool, first: bool, events: &mut Vec<Event>) {
+        let id = ordered.job;
         let phase = self.seen.phase();
-        let core = state.job(id);
         let end = match phase {
             JobPhase::Over(Ending::Completed) => Some(End::Completed),
             JobPhase::Over(Ending::Cancelled) => Some(End::Cancelled),
@@ -257,30 +242,34 @@ impl Tracked {
         };
         let (slots, doing) = match (end, phase) {
             (Some(_), _) | (None, JobPhase::Pending | JobPhase::Over(_)) => (Vec::new(), Phase::Stopped),
-            (None, JobPhase::Starting) => (self.observed(core), Phase::Starting),
-            (None, JobPhase::Running) => (self.observed(core), Phase::Running),
-            (None, JobPhase::Leaving { .. }) => (self.observed(core), Phase::Stopping),
+            (None, JobPhase::Starting) => (self.observed(), Phase::Starting),
+            (None, JobPhase::Running) => (self.observed(), Phase::Running),
+            (None, JobPhase::Leaving { .. }) => (self.observed(), Phase::Stopping),
         };
         let incarnation = Incarnation(self.given.as_ref().map_or(0, |given| given.incarnation));
         let now = (incarnation, slots, doing);
-        let news = match (end, core) {
+        let news = match end {
             // It may have started and ended between two observations. This event frees its issued slots.
-            (Some(_), Some(core)) => core.issued.allocation.is_some() || core.seen.allocation.is_some(),
-            // Slurm holds the job, and its issued slots are revoked, so they are free.
-            (None, Some(core)) if core.issued.revoked && core.issued.allocation.is_some() && self.is_kept(at) => true,
+            Some(_) if !self.told_end && ordered.order.incarnation > 0 => true,
+            // Slurm holds the job, so the slots that the core revoked are free.
+            None if ordered.frees && self.is_kept(at) => true,
             // A job that never had slots isn't reported, except in a resync.
             _ => self.told.as_ref().map_or(first || !now.1.is_empty(), |told| *told != now),
         };
         // The end comes first: its issued slots become free only when they are observed to be gone after it.
-        events.extend(end.filter(|_| core.is_some()).map(|end| Event::JobEnded { job: id, end }));
+        let over = ordered.is_over();
+        if let Some(end) = end.filter(|_| !std::mem::replace(&mut self.told_end, true) && !over) {
+            events.push(Event::JobEnded { job: id, end });
+        }
         if news {
+            ordered.frees = ordered.frees && !self.is_kept(at);
             let (incarnation, slots, phase) = now.clone();
             events.push(Event::Observed { job: id, incarnation, slots, phase });
             self.told = Some(now);
         }
-        if core.is_some() && end.is_none() && self.seen.is_held() != self.told_held {
-            self.told_held = self.seen.is_held();
-            events.push(Event::JobHeld { job: id, held: self.told_held });
+        if !over && end.is_none() && self.told_held != Some(self.seen.is_held()) {
+            self.told_held = Some(self.seen.is_held());
+            events.push(Event::JobHeld { job: id, held: self.seen.is_held() });
         }
     }
 
@@ -290,17 +279,18 @@ impl Tracked {
     }
 
     /// Its slots on its current nodes.
-    fn observed(&self, core: Option<&std::sync::Arc<CoreJob>>) -> Vec<ObservedSlot> {
+    fn observed(&self) -> Vec<ObservedSlot> {
         let nodes = hostlist::expand(&self.seen.nodes).unwrap_or_default();
         let here: BTreeSet<&str> = nodes.iter().map(String::as_str).collect();
         let slots: Vec<_> = self.slots().iter().filter(|slot| here.contains(slot.server.as_str())).cloned().collect();
         let used: BTreeSet<&str> = slots.iter().map(|slot| slot.server.as_str()).collect();
-        if used == here { slots } else { self.guessed(&nodes, core) }
+        if used == here { slots } else { self.guessed(&nodes) }
     }
 
     /// A guess from the way in which Slurm spreads tasks over nodes, if the slots' nodes aren't known.
-    fn guessed(&self, nodes: &[String], core: Option<&std::sync::Arc<CoreJob>>) -> Vec<ObservedSlot> {
-        let requested = || core.map(|job| job.spec.requested());
+    fn guessed(&self, nodes: &[String]) -> Vec<ObservedSlot> {
+        let part = self.servers.as_ref().map(|servers| &servers.part);
+        let requested = || Some(described(&self.seen, &self.tag, part).ok()?.requested());
         let Some(shape) = self.given.as_ref().map(Given::shape).or_else(requested) else { return Vec::new() };
         let of_servers = self.servers.as_ref().map(|servers| hostlist::expand(&servers.seen.nodes).unwrap_or_default());
         let spread = |role: Role, count: u32| {

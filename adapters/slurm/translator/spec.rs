@@ -19,14 +19,12 @@ pub(super) fn spec(
     partitions: &[Partition],
     threads: u32,
 ) -> Result<JobSpec, String> {
-    let mut pairs = tag.pairs.clone();
-    if let Some((component, part)) = servers {
-        pairs.extend(part.pairs.iter().cloned());
-        if component.partition != job.partition {
-            return Err(super::super::submit::two_partitions(&job.partition, &component.partition));
-        }
+    if let Some((component, _)) = servers
+        && component.partition != job.partition
+    {
+        return Err(super::super::submit::two_partitions(&job.partition, &component.partition));
     }
-    let mut spec = comment::spec(&pairs, &job.name)?;
+    let mut spec = described(job, tag, servers.map(|(_, part)| part))?;
     // Names in Slurm aren't unique, but numbers are.
     spec.name = format!("{}-{}", spec.name, job.id);
     let partition = job.partition.split(',').next().unwrap_or_default();
@@ -40,6 +38,16 @@ pub(super) fn spec(
     }
     spec.validate().map_err(|error| error.to_string())?;
     Ok(spec)
+}
+
+/// The specification in the comments of a job's components.
+///
+/// # Errors
+/// As [`spec`].
+pub(super) fn described(job: &Job, tag: &Tag, servers: Option<&Part>) -> Result<JobSpec, String> {
+    let mut pairs = tag.pairs.clone();
+    pairs.extend(servers.iter().flat_map(|part| part.pairs.iter().cloned()));
+    comment::spec(&pairs, &job.name)
 }
 
 /// Adjusts the demand to Slurm's charges: whole cores, and the default memory if no memory was requested.

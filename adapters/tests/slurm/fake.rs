@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use trainmaster_adapters::slurm::{
+    call::{Action, CallResult, Purpose, SlurmCall, SlurmError, Update},
     gres::parse_gres,
     hostlist,
-    order::{Action, CallResult, Purpose, SlurmCall, SlurmError, Update},
     seen::{Job, JobPhase, Node, Observation, Partition},
     submit::{Submission, submit, submit_servers},
 };

@@ -11,15 +11,17 @@ use fake::{DRAIN, IDLE, NO_RESPOND, Slurm};
 use proptest::prelude::*;
 use trainmaster_adapters::slurm::{
     Config, Translator,
+    call::{Action, Purpose, SlurmCall, SlurmError},
     comment::{Given, Part, Tag},
-    order::{Action, Purpose, SlurmCall, SlurmError},
     seen::JobPhase,
     shape_rules,
 };
 use trainmaster_core::{
-    Enactment, Event, EventError, JobId, Mode, Role, Scheduler, Settings, Shape, Span, Time, Verdict,
+    Enactment, Event, EventError, Issue, JobId, Mode, Role, Scheduler, Settings, Shape, Span, Time, Verdict,
     settings::Stability,
 };
+
+use trainmaster_proto::{JobFacts, external_to_wire, job_plan, v1};
 
 const RING: &str = "trainmaster;mode=allreduce;worker.gpu=1;worker.cpu=2;worker.memory=1GiB;worker.max=8";
 const SERVERS: &str = "trainmaster;mode=sync;worker.gpu=1;worker.cpu=4;worker.max=4;server.cpu=2;server.max=4";
@@ -29,6 +31,8 @@ struct World {
     scheduler: Scheduler,
     translator: Translator,
     config: Config,
+    /// Whether the translator has the plan.
+    attached: bool,
 }
 
 fn settings(engine: &str) -> Settings {
@@ -46,7 +50,13 @@ impl World {
     fn new(nodes: u32, gpus: u32, engine: &str) -> Self {
         let config = Config { lease: 100, patience: 5, grace: 3, ..Config::default() };
         let scheduler = Scheduler::new(settings(engine)).unwrap();
-        Self { slurm: Slurm::new(nodes, gpus), scheduler, translator: Translator::new(config.clone()), config }
+        Self {
+            slurm: Slurm::new(nodes, gpus),
+            scheduler,
+            translator: Translator::new(config.clone()),
+            config,
+            attached: false,
+        }
     }
 
     fn sbatch(&mut self, comment: &str) -> u32 {
@@ -57,6 +67,36 @@ impl World {
         self.slurm.sbatch_het("train.sh", comment, servers, self.config.lease)
     }
 
+    /// A new translator gets the full plan.
+    fn restart(&mut self) {
+        self.translator = Translator::new(self.config.clone());
+        self.attached = false;
+    }
+
+    /// Passes the translator what changed in the plan. The last issues of ended jobs have no external id.
+    fn plan(&mut self) {
+        let full = !std::mem::replace(&mut self.attached, true);
+        let changed = self.scheduler.take_issues();
+        let issues = if full { self.scheduler.all_issues() } else { changed };
+        let state = self.scheduler.state();
+        let plan = |issue: &Issue| {
+            let active = state.job(issue.job);
+            let job = active.or_else(|| state.leaving_jobs().get(&issue.job));
+            let facts = JobFacts {
+                name: "",
+                tenant: "",
+                spec: active.map(|job| &*job.spec),
+                external: job.and_then(|job| job.external.as_ref()).map(external_to_wire),
+                ended: if active.is_some() { "" } else { "completed" },
+                token: "",
+                grace: Span(0),
+            };
+            job_plan(state, issue, facts)
+        };
+        let jobs = issues.iter().map(plan).collect();
+        self.translator.plan(v1::Plan { term: 0, decision: state.decision.0, ttl_ms: 0, jobs, full });
+    }
+
     fn apply(&mut self, event: Event) {
         let at = Time(self.slurm.now * 1000);
         match self.scheduler.apply(at, event.clone()) {
@@ -64,8 +104,8 @@ impl World {
             Err(error @ (EventError::NeverFits(_) | EventError::Unsupported { .. })) => {
                 self.translator.not_taken(&event, error.to_string());
             }
-            // The refused plan is no longer the current one.
-            Err(EventError::LateRefusal { .. }) => {}
+            // Slurm can still report jobs that have ended in the core. A refused plan may no longer be the current one.
+            Err(EventError::UnknownJob(_) | EventError::LateRefusal { .. }) => {}
             Err(error) => panic!("{event:?}: {error}"),
         }
     }
@@ -74,20 +114,20 @@ impl World {
     fn round(&mut self) -> Vec<SlurmCall> {
         self.slurm.tick();
         let seen = self.slurm.observation();
-        for turn in 0.. {
-            let events = self.translator.observe(self.scheduler.state(), &seen);
-            if events.is_empty() {
-                break;
-            }
-            assert!(turn < 4, "an observation says ever more: {events:?}");
+        // The first pass submits new jobs, and the second reports their states.
+        for _ in 0..2 {
+            self.plan();
+            let events = self.translator.observe(&seen);
             events.into_iter().for_each(|event| self.apply(event));
         }
+        assert_eq!(self.translator.observe(&seen), [], "an observation says ever more");
         self.scheduler.state().audit().unwrap();
         let at = Time(self.slurm.now * 1000);
         if self.scheduler.due().is_some_and(|due| due <= at) {
             self.scheduler.decide(at);
         }
-        let orders = self.translator.orders(self.scheduler.state());
+        self.plan();
+        let orders = self.translator.calls(self.scheduler.state().mode);
         let mut named = BTreeMap::new();
         for order in &orders {
             assert_eq!(named.insert(order.id, ()), None, "two orders for one job");
@@ -209,7 +249,7 @@ fn the_components_of_a_heterogeneous_job_are_one_job() {
     // The resources of both components aren't foreign use.
     assert!(world.scheduler.state().present_servers().all(|server| server.foreign.amounts == Default::default()));
     // A new agent finds the same state.
-    world.translator = Translator::new(world.config.clone());
+    world.restart();
     assert_eq!(world.rounds(5), []);
     world.agrees(id).unwrap();
     // It is requeued and held as a whole.
@@ -234,12 +274,11 @@ fn one_refused_component_is_a_refusal_of_the_job() {
     let id = world.sbatch_het("trainmaster;worker.cpu=4;worker.max=2;server.cpu=2", 1);
     world.slurm.tick();
     let seen = world.slurm.observation();
-    for _ in 0..3 {
-        let events = world.translator.observe(world.scheduler.state(), &seen);
-        events.into_iter().for_each(|event| world.apply(event));
-    }
+    let events = world.translator.observe(&seen);
+    events.into_iter().for_each(|event| world.apply(event));
     world.scheduler.decide(Time(world.slurm.now * 1000));
-    let orders = world.translator.orders(world.scheduler.state());
+    world.plan();
+    let orders = world.translator.calls(Mode::Active);
     assert_eq!(orders.iter().map(|order| order.id).collect::<Vec<_>>(), [id + 1, id]);
     let error = SlurmError { code: 2072, text: "no".into() };
     let refused = world.translator.answered(&orders[0], Err(error));
@@ -352,13 +391,13 @@ fn a_new_agent_finds_everything_as_it_was() {
         world.agrees(id).unwrap();
     }
     // The core keeps its state.
-    world.translator = Translator::new(world.config.clone());
+    world.restart();
     let orders = world.rounds(5);
     // Only the reason of the waiting job is reported again.
     let holds = |order: &SlurmCall| matches!(&order.action, Action::Update(update) if update.purpose == Purpose::Hold);
     assert!(orders.iter().all(holds), "{orders:?}");
     // The core starts without state. Running jobs aren't stopped before it has decided about them.
-    world.translator = Translator::new(world.config.clone());
+    world.restart();
     world.scheduler = Scheduler::new(settings("fifo")).unwrap();
     world.rounds(30);
     for id in ids {
@@ -373,7 +412,7 @@ fn nodes_that_have_not_answered_yet_are_not_gone() {
     world.rounds(3);
     world.agrees(id).unwrap();
     // slurmctld restarts. At first it knows its jobs, but its nodes haven't answered yet.
-    world.translator = Translator::new(world.config.clone());
+    world.restart();
     world.slurm.nodes.iter_mut().for_each(|node| node.state |= NO_RESPOND);
     assert_eq!(world.rounds(5), []);
     world.slurm.nodes.iter_mut().for_each(|node| node.state &= !NO_RESPOND);
@@ -404,7 +443,7 @@ fn a_finished_training_is_not_taken_anew_by_a_new_agent() {
     world.rounds(3);
     let job = world.core(id);
     world.apply(Event::JobEnded { job, end: trainmaster_core::End::Completed });
-    world.translator = Translator::new(world.config.clone());
+    world.restart();
     let orders = world.rounds(6);
     assert!(matches!(&orders[..], [SlurmCall { action: Action::Cancel, .. }]), "{orders:?}");
     assert!(world.scheduler.state().jobs.is_empty(), "it was taken a second time");
@@ -530,7 +569,7 @@ proptest! {
                         job.priority = if held { 0 } else { 100 };
                     }
                 },
-                Happening::Restart => world.translator = Translator::new(world.config.clone()),
+                Happening::Restart => world.restart(),
                 Happening::Pause(paused) => {
                     world.apply(Event::ModeSet(if paused { Mode::Paused } else { Mode::Active }));
                 }

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use trainmaster_adapters::slurm::{
-    Translator,
-    order::{Action, Purpose, SlurmCall},
-};
+use trainmaster_adapters::slurm::call::{Action, Purpose, SlurmCall};
 use trainmaster_core::{Allocation, Scheduler, Span, Verdict, engine::Engine, testing::Scripted};
 
 use super::{RING, World, settings};
@@ -20,7 +17,7 @@ fn world(script: Vec<Vec<u32>>) -> (World, u32) {
     let mut world = World::new(3, 2, "fifo");
     let script = script.into_iter().map(|nodes| vec![nodes]).collect();
     world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(places(script))).unwrap();
-    world.translator = Translator::new(world.config.clone());
+    world.restart();
     let id = world.sbatch(RING);
     (world, id)
 }
@@ -87,7 +84,7 @@ fn after_a_restart_of_the_agent_the_workers_left_have_their_own_numbers() {
     let id = world.sbatch(RING);
     world.rounds(20);
     assert_eq!(world.nodes(id), ["node1"]);
-    world.translator = Translator::new(world.config.clone());
+    world.restart();
     world.rounds(3);
     world.agrees(id).unwrap();
     let job = world.scheduler.state().job(world.core(id)).unwrap();

@@ -43,7 +43,7 @@ impl ApplicationPlan {
         let (action, run) = match order.action {
             manager::Action::Run(run) => (Action::Run, *run),
             manager::Action::Wait => (Action::Wait, manager::Run::default()),
-            manager::Action::Release => (Action::Release, manager::Run::default()),
+            manager::Action::Release(_) => (Action::Release, manager::Run::default()),
             manager::Action::Reject => (Action::Reject, manager::Run::default()),
             manager::Action::Stop { completed } => (Action::Stop { completed }, manager::Run::default()),
         };

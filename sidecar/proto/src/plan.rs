@@ -1,6 +1,8 @@
 //! Conversion of issues to the plans of managers.
 
-use trainmaster_core::{Issue, JobSpec, Reason, Span, State, Verdict};
+use std::collections::HashMap;
+
+use trainmaster_core::{Issue, JobSpec, Reason, Span, State, Verdict, job::RoleSpec};
 
 use crate::{
     slot::{slots_to_wire, work_to_wire},
@@ -44,7 +46,9 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
         Some(spec) => reason.describe_to(state, &spec.tenant),
         None => reason.describe(state),
     };
-    plan.reason = issue.verdict.reason().map(told).unwrap_or_default();
+    if let Some(reason) = issue.verdict.reason() {
+        (plan.reason, plan.reason_kind) = (told(reason), reason.kind().to_string());
+    }
     let action = match &issue.verdict {
         Verdict::Run(allocation) => {
             plan.slots = slots_to_wire(state, allocation);
@@ -52,7 +56,11 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
             facts.token.clone_into(&mut plan.token);
             if let Some(spec) = facts.spec {
                 plan.worker_command.clone_from(&spec.worker.command);
-                plan.server_command = spec.server.as_ref().map(|role| role.command.clone()).unwrap_or_default();
+                plan.worker_demand = demand(&spec.worker);
+                if let Some(server) = &spec.server {
+                    plan.server_command.clone_from(&server.command);
+                    plan.server_demand = demand(server);
+                }
                 plan.environment = spec.environment().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
             }
             v1::Action::Run
@@ -62,12 +70,17 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
         Verdict::Stop(_) => v1::Action::Stop,
         Verdict::Release(shape) => {
             plan.reason = format!("handed back to the manager as {shape}");
+            (plan.workers, plan.servers) = (shape.workers, shape.servers);
             facts.token.clone_into(&mut plan.token);
             v1::Action::Release
         }
     };
     plan.action = action.into();
     plan
+}
+
+fn demand(role: &RoleSpec) -> HashMap<String, i64> {
+    role.demand.iter().map(|(name, amount)| (name.clone(), *amount)).collect()
 }
 
 #[cfg(test)]
@@ -106,11 +119,13 @@ mod tests {
         assert_eq!((plan.action(), plan.incarnation, plan.slots.len()), (v1::Action::Run, 1, 2));
         assert_eq!((plan.slots[0].server.as_str(), plan.token.as_str()), ("node1", "secret"));
         assert_eq!(plan.environment["TRAINMASTER_MODE"], "sync");
+        assert_eq!(plan.worker_demand, spec.worker.demand.clone().into_iter().collect());
 
         let other = |verdict| Issue { job: JobId(1), verdict, incarnation: Incarnation(1), revision: Revision(0) };
         let plan = job_plan(scheduler.state(), &other(Verdict::Wait(Reason::Held)), facts.clone());
         assert_eq!(plan.action(), v1::Action::Wait);
         assert!(plan.reason.contains("held") && plan.token.is_empty() && plan.slots.is_empty());
+        assert_eq!((plan.reason_kind.as_str(), plan.worker_demand.len()), ("held", 0));
         // The job's owner reads this. The job ahead belongs to another tenant.
         let ahead = Verdict::Wait(Reason::Behind { job: JobId(1), position: 2 });
         let theirs = JobSpec { tenant: "theirs".into(), ..spec.clone() };
@@ -121,5 +136,6 @@ mod tests {
         let shape = Shape { workers: 2, servers: 1 };
         let plan = job_plan(scheduler.state(), &other(Verdict::Release(shape)), facts);
         assert_eq!((plan.action(), plan.reason.contains("2w+1p")), (v1::Action::Release, true));
+        assert_eq!((plan.workers, plan.servers), (2, 1));
     }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use trainmaster_adapters::slurm::{
-    order::{Action, SlurmCall, SlurmError},
+    call::{Action, SlurmCall, SlurmError},
     seen::{Job, Memory, Node, Observation, Partition},
 };
 

@@ -1,4 +1,4 @@
-//! The agent. In each round, it turns an observation of Slurm into orders.
+//! The agent. In each round, it turns an observation of Slurm into calls.
 
 use std::{
     collections::BTreeMap,
@@ -11,16 +11,18 @@ use prometheus::Registry;
 use serde_json::{Value, json};
 use trainmaster_adapters::slurm::{
     Translator,
-    order::{CallResult, SlurmCall},
+    call::{CallResult, SlurmCall},
     seen::Observation,
 };
-use trainmaster_core::{Budget, End, Event, EventError, JobId, Mode, Role, Scheduler, Shape, Span, Term, Verdict};
+use trainmaster_core::{
+    Budget, End, Event, EventError, Issue, JobId, Mode, Reason, Role, Scheduler, Shape, Span, State, Term, Verdict,
+};
 use trainmaster_feed::{JobAssignment, Standing, Unavailable};
 use trainmaster_host::{
     Answers, Clock, Journal, JournalLimits, JournalMetrics, LateReply, Made, TicketLimits, TicketMetrics, Tickets,
     assignment, begin,
 };
-use trainmaster_proto::Progress;
+use trainmaster_proto::{JobFacts, Progress, end_name, external_to_wire, job_plan, v1};
 
 use crate::{
     config::{Config, Watched},
@@ -33,9 +35,6 @@ use crate::{
 const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Interval between rounds of fits without a decision.
 const FITS_EVERY: Duration = Duration::from_secs(5);
-/// Maximum number of passes for one observation of Slurm: the first adds jobs, the next their numbers, and then their
-/// states.
-const PASSES: usize = 8;
 
 /// The agent's paths.
 #[derive(Clone, Debug)]
@@ -71,8 +70,10 @@ pub struct Agent {
     services: Services,
     /// The last assignments of training programs.
     told: BTreeMap<JobId, JobAssignment>,
-    /// When this round's orders were returned.
-    ordered: Instant,
+    /// When the translator got the last full plan.
+    planned: Option<Instant>,
+    /// When this round's calls were returned.
+    called: Instant,
     figures: Figures,
     #[cfg(feature = "fault-injection")]
     faults: crate::fault::Faults,
@@ -142,7 +143,8 @@ impl Agent {
             clock,
             services,
             told: BTreeMap::new(),
-            ordered: Instant::now(),
+            planned: None,
+            called: Instant::now(),
             figures: Figures::default(),
             #[cfg(feature = "fault-injection")]
             faults: Default::default(),
@@ -169,53 +171,83 @@ impl Agent {
     }
 
     /// Runs one round: converts the observation to events, handles reports and requests, and makes the decisions that
-    /// are due. The caller carries out each order, reports the result to [`answered`](Self::answered), and then calls
+    /// are due. The caller makes each call, reports the result to [`answered`](Self::answered), and then calls
     /// [`finish`](Self::finish). `loading` is the time for loading Slurm's data.
     pub fn round(&mut self, seen: &Observation, loading: Duration) -> Vec<SlurmCall> {
         self.figures.load = loading;
         self.reload();
-        for _ in 0..PASSES {
-            let events = self.translator.observe(self.scheduler.state(), seen);
-            if events.is_empty() {
-                break;
-            }
-            events.into_iter().for_each(|event| self.take(event));
+        self.plan();
+        if self.observe(seen) {
+            // The plan has the new jobs' numbers, so their states can be reported before anything is decided.
+            self.plan();
+            self.observe(seen);
         }
         self.requests();
         #[cfg(feature = "fault-injection")]
         self.faults.in_round();
         self.decide();
-        drop(self.scheduler.take_issues());
-        // Slurm gets only orders whose cause is on disk. If nothing can be written, held jobs stay held, and the off
+        self.plan();
+        // Slurm gets only calls whose cause is on disk. If nothing can be written, held jobs stay held, and the off
         // switch still works.
         self.flush();
-        let mut orders = self.translator.orders(self.scheduler.state());
+        let mut calls = self.translator.calls(self.scheduler.state().mode);
         if self.journal.error().is_some() {
-            orders.retain(SlurmCall::gives_nothing);
+            calls.retain(SlurmCall::gives_nothing);
         }
-        self.figures.orders += orders.len() as u64;
+        self.figures.orders += calls.len() as u64;
         #[cfg(feature = "fault-injection")]
-        self.faults.before_orders(!orders.is_empty());
-        self.ordered = Instant::now();
-        orders
+        self.faults.before_calls(!calls.is_empty());
+        self.called = Instant::now();
+        calls
     }
 
-    /// Handles Slurm's answer to an order of this round.
-    pub fn answered(&mut self, order: &SlurmCall, answer: CallResult) {
+    /// Passes the translator what changed in the plan, and sometimes the full plan: its reasons then have today's
+    /// numbers, before a hold repeats them.
+    fn plan(&mut self) {
+        let changed = self.scheduler.take_issues();
+        let renewal = Duration::from_secs(self.config.slurm.lease.unsigned_abs() / 4);
+        let full = self.planned.is_none_or(|at| at.elapsed() > renewal);
+        if full {
+            self.planned = Some(Instant::now());
+        } else if changed.is_empty() {
+            return;
+        }
+        let issues = if full { self.scheduler.all_issues() } else { changed };
+        let state = self.scheduler.state();
+        let jobs = issues.iter().map(|issue| job_plan(state, issue, facts(state, issue)));
+        self.translator.plan(v1::Plan {
+            term: state.term.0,
+            decision: state.decision.0,
+            ttl_ms: 0,
+            jobs: jobs.collect(),
+            full,
+        });
+    }
+
+    /// Applies the changes in an observation. Returns whether jobs were submitted.
+    fn observe(&mut self, seen: &Observation) -> bool {
+        let events = self.translator.observe(seen);
+        let submits = events.iter().any(|event| matches!(event, Event::JobSubmitted { .. }));
+        events.into_iter().for_each(|event| self.take(event));
+        submits
+    }
+
+    /// Handles Slurm's answer to a call of this round.
+    pub fn answered(&mut self, call: &SlurmCall, answer: CallResult) {
         if let Err(error) = &answer
             && !error.is_gone()
         {
             self.figures.refusals += 1;
-            tracing::info!(job = order.id, %error, action = ?order.action, "Slurm refuses");
+            tracing::info!(job = call.id, %error, action = ?call.action, "Slurm refuses");
         }
-        for event in self.translator.answered(order, answer) {
+        for event in self.translator.answered(call, answer) {
             self.take(event);
         }
     }
 
-    /// Ends the round: writes the results of the orders, and informs training programs.
+    /// Ends the round: writes the results of the calls, and informs training programs.
     pub fn finish(&mut self) {
-        self.figures.carrying_out += self.ordered.elapsed();
+        self.figures.carrying_out += self.called.elapsed();
         self.flush();
         self.tell();
     }
@@ -236,6 +268,7 @@ impl Agent {
                 }
                 if config.slurm != self.config.slurm {
                     self.translator = Translator::new(config.slurm.clone());
+                    self.planned = None;
                 }
                 if config.mode != self.config.mode {
                     self.set_mode(config.mode);
@@ -472,6 +505,26 @@ impl Agent {
             problem: self.journal.error().map(|problem| &**problem),
             jobs: jobs.collect(),
         }
+    }
+}
+
+/// The facts of a job's plan that the translator needs. Slurm has the job's name, owner, token and programs.
+fn facts<'a>(state: &'a State, issue: &Issue) -> JobFacts<'a> {
+    let active = state.job(issue.job);
+    let job = active.or_else(|| state.leaving_jobs().get(&issue.job));
+    let ended = match &issue.verdict {
+        _ if active.is_some() => "",
+        Verdict::Stop(Reason::Cancelled) => end_name(End::Cancelled),
+        _ => end_name(End::Completed),
+    };
+    JobFacts {
+        name: "",
+        tenant: "",
+        spec: active.map(|job| &*job.spec),
+        external: job.and_then(|job| job.external.as_ref()).map(external_to_wire),
+        ended,
+        token: "",
+        grace: Span(0),
     }
 }
 

@@ -44,7 +44,7 @@ impl Faults {
         assert!(!self.round, "on purpose, in a round");
     }
 
-    pub(crate) fn before_orders(&mut self, any: bool) {
+    pub(crate) fn before_calls(&mut self, any: bool) {
         if any && std::mem::take(&mut self.late) {
             thread::sleep(Duration::from_secs(3));
         }

@@ -5,7 +5,7 @@
 //! crate has the journal under Slurm's own state folder, the feed for training programs on its own thread, the control
 //! socket, and the handling of errors: only error numbers leave [`abi`].
 //!
-//! [`SlurmCall`]: trainmaster_adapters::slurm::order::SlurmCall
+//! [`SlurmCall`]: trainmaster_adapters::slurm::call::SlurmCall
 
 #[allow(unsafe_code)] // a C ABI
 pub mod abi;

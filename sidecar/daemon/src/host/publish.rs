@@ -169,6 +169,8 @@ fn without_commands(plan: &v1::JobPlan) -> v1::JobPlan {
         token: String::new(),
         worker_command: String::new(),
         server_command: String::new(),
+        worker_demand: Default::default(),
+        server_demand: Default::default(),
         environment: Default::default(),
         ..plan.clone()
     }

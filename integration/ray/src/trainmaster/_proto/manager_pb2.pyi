@@ -214,7 +214,7 @@ class Plan(_message.Message):
     def __init__(self, term: _Optional[int] = ..., decision: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobPlan, _Mapping]]] = ..., full: bool = ...) -> None: ...
 
 class JobPlan(_message.Message):
-    __slots__ = ("job", "name", "action", "incarnation", "revision", "slots", "reason", "worker_command", "server_command", "token", "grace_ms", "environment", "work", "external", "ended", "tenant")
+    __slots__ = ("job", "name", "action", "incarnation", "revision", "slots", "reason", "worker_command", "server_command", "token", "grace_ms", "environment", "work", "external", "ended", "tenant", "reason_kind", "worker_demand", "server_demand", "workers", "servers")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +222,20 @@ class JobPlan(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class WorkerDemandEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class ServerDemandEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     JOB_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
@@ -238,6 +252,11 @@ class JobPlan(_message.Message):
     EXTERNAL_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    REASON_KIND_FIELD_NUMBER: _ClassVar[int]
+    WORKER_DEMAND_FIELD_NUMBER: _ClassVar[int]
+    SERVER_DEMAND_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     job: int
     name: str
     action: Action
@@ -254,7 +273,12 @@ class JobPlan(_message.Message):
     external: _job_pb2.ExternalId
     ended: str
     tenant: str
-    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., action: _Optional[_Union[Action, str]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., reason: _Optional[str] = ..., worker_command: _Optional[str] = ..., server_command: _Optional[str] = ..., token: _Optional[str] = ..., grace_ms: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., work: _Optional[_Iterable[_Union[_job_pb2.Work, _Mapping]]] = ..., external: _Optional[_Union[_job_pb2.ExternalId, _Mapping]] = ..., ended: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+    reason_kind: str
+    worker_demand: _containers.ScalarMap[str, int]
+    server_demand: _containers.ScalarMap[str, int]
+    workers: int
+    servers: int
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., action: _Optional[_Union[Action, str]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., reason: _Optional[str] = ..., worker_command: _Optional[str] = ..., server_command: _Optional[str] = ..., token: _Optional[str] = ..., grace_ms: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., work: _Optional[_Iterable[_Union[_job_pb2.Work, _Mapping]]] = ..., external: _Optional[_Union[_job_pb2.ExternalId, _Mapping]] = ..., ended: _Optional[str] = ..., tenant: _Optional[str] = ..., reason_kind: _Optional[str] = ..., worker_demand: _Optional[_Mapping[str, int]] = ..., server_demand: _Optional[_Mapping[str, int]] = ..., workers: _Optional[int] = ..., servers: _Optional[int] = ...) -> None: ...
 
 class AdmitRequest(_message.Message):
     __slots__ = ("job",)

@@ -148,14 +148,14 @@ impl Update {
 }
 
 impl SlurmCall {
-    /// Whether the order gives the job nothing that a journal has to record: it holds the job, or hands it back to
+    /// Whether the call gives the job nothing that a journal has to record: it holds the job, or hands it back to
     /// Slurm.
     pub fn gives_nothing(&self) -> bool {
         matches!(&self.action, Action::Update(update) if matches!(update.purpose, Purpose::Hold | Purpose::Release))
     }
 }
 
-/// The result of an order: success, or Slurm's error number and text.
+/// The result of a call: success, or Slurm's error number and text.
 pub type CallResult = Result<(), SlurmError>;
 
 /// An error of Slurm's.
@@ -178,7 +178,7 @@ impl SlurmError {
         passing.then_some(Span::seconds(1))
     }
 
-    /// Whether the order's job has ended or is gone.
+    /// Whether the call's job has ended or is gone.
     pub fn is_gone(&self) -> bool {
         // ESLURM_ALREADY_DONE.
         matches!(self.code, Self::GONE | 2021)

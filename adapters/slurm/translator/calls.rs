@@ -1,23 +1,26 @@
-//! Converts the plan to orders: one update for each job to change.
+//! Converts the plan's orders to calls of Slurm's API: at most one update for each job.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
-use trainmaster_core::{Allocation, Enactment, Job as CoreJob, Mode, Role, State, Verdict, reason::ReasonKind};
+use trainmaster_core::{Enactment, Mode, Role};
+use trainmaster_manager::{Action as Wanted, Run};
 
 use super::{
     super::{
+        call::{Action, Purpose, SlurmCall, Update},
         comment::Given,
         hostlist,
-        order::{Action, Purpose, SlurmCall, Update},
         reservation::reservation,
         seen::{Job, JobPhase, Memory},
     },
-    Pending, Tracked, Translator, Why, enacted,
+    Ordered, Pending, Tracked, Translator, Why, enacted,
 };
 
 /// Maximum length of the reason in an admin comment, in characters. Slurm limits comments, and the allocation is before
 /// the reason.
 const LONGEST_REASON: usize = 300;
+/// The kind of the reason of jobs about which nothing is decided yet.
+const NOT_CONSIDERED: &str = "not_considered";
 
 /// The next action for one job.
 enum Next {
@@ -28,39 +31,39 @@ enum Next {
 }
 
 impl Translator {
-    /// Returns the orders that are due, for the plan in the core's state: at most one for each job. For a heterogeneous
-    /// job it is at most one for each component, the leader's last. Each must be answered
+    /// Returns the calls that are due, for the plan and the scheduler's mode: at most one for each job. For a
+    /// heterogeneous job it is at most one for each component, the leader's last. Each must be answered
     /// ([`answered`](Self::answered)), in this order, before the next observation.
-    pub fn orders(&mut self, state: &State) -> Vec<SlurmCall> {
+    pub fn calls(&mut self, mode: Mode) -> Vec<SlurmCall> {
         let now = self.now;
         if !self.synced {
             return Vec::new();
         }
-        let (lease, patience, grace) = (self.config.lease, self.config.patience, self.config.grace);
-        let mut orders = Vec::new();
+        let lease = self.config.lease;
+        let times = Times { now, lease, patience: self.config.patience, grace: self.config.grace };
+        let mut calls = Vec::new();
         let priority = self.config.priority;
         for (id, job) in &mut self.jobs {
-            if job.ordered || job.retry.0 > now {
+            if job.called || job.retry.0 > now {
                 continue;
             }
             job.pending = None;
-            let core = job.core.and_then(|core| state.job(core));
-            let step = match core {
+            let ordered = self.orders.get(id);
+            let next = match ordered {
                 // In other modes the owner has to end it.
-                None if job.core.is_some() && state.mode != Mode::Active => Next::Nothing,
-                None if job.core.is_some() => job.forgotten(now, grace),
-                None if state.mode == Mode::Active => {
+                Some(ordered) if ordered.is_over() && mode != Mode::Active => Next::Nothing,
+                Some(ordered) => {
+                    let default = self.defaults.get(&job.seen.partition).copied().unwrap_or_default();
+                    job.next(ordered, times, default)
+                }
+                None if mode == Mode::Active => {
                     let why = job.refused.clone().map(|text| (Why::NotTaken, text));
                     Next::of(job.keep(now, lease, why))
                 }
                 // No plan exists for it, so Slurm schedules it, as it was submitted.
                 None => job.unknown_is_released(now),
-                Some(core) => {
-                    let default = self.defaults.get(&job.seen.partition).copied().unwrap_or_default();
-                    job.step(state, core, now, (lease, patience), default)
-                }
             };
-            match step {
+            match next {
                 Next::Nothing => {}
                 Next::Call(mut action) => {
                     if let Action::Update(update) = &mut action {
@@ -71,24 +74,34 @@ impl Translator {
                             Purpose::Hold | Purpose::Shrink => {}
                         }
                     }
-                    orders.extend(job.with_servers(*id, action));
+                    calls.extend(job.with_servers(*id, action));
                 }
                 Next::Refuse(cause) => {
-                    let decision = core.map(|core| core.issued.decision).unwrap_or_default();
-                    let refusal = Enactment::Refused { cause: cause.into(), retry_after: None };
-                    self.events.extend(enacted(job.core, decision, refusal));
+                    if let Some(ordered) = ordered {
+                        let refusal = Enactment::Refused { cause: cause.into(), retry_after: None };
+                        self.events.extend(enacted(Some(ordered.job), ordered.decision, refusal));
+                    }
                     // The refusal is reported once. The core's answer is a new plan.
                     job.retry = (now + 1, job.retry.1);
                     if job.seen.phase() == JobPhase::Pending {
                         job.let_go = None;
                         let hold = job.keep(now, lease, None);
-                        orders.extend(hold.into_iter().flat_map(|action| job.with_servers(*id, action)));
+                        calls.extend(hold.into_iter().flat_map(|action| job.with_servers(*id, action)));
                     }
                 }
             }
         }
-        orders
+        calls
     }
+}
+
+/// Now, as a Unix time, and the configured times, in seconds.
+#[derive(Clone, Copy)]
+struct Times {
+    now: i64,
+    lease: i64,
+    patience: i64,
+    grace: i64,
 }
 
 impl Next {
@@ -98,46 +111,39 @@ impl Next {
 }
 
 impl Tracked {
-    fn step(
-        &mut self,
-        state: &State,
-        core: &Arc<CoreJob>,
-        now: i64,
-        (lease, patience): (i64, i64),
-        default: Memory,
-    ) -> Next {
-        let verdict = state.effective(core);
-        match (self.seen.phase(), &verdict) {
+    fn next(&mut self, ordered: &Ordered, times: Times, default: Memory) -> Next {
+        let (order, now) = (&ordered.order, times.now);
+        match (self.seen.phase(), &order.action) {
+            (_, Wanted::Stop { completed: true }) => self.done(now, times.grace),
             (JobPhase::Over(_) | JobPhase::Leaving { .. }, _) => Next::Nothing,
-            (_, Verdict::Stop(_)) => Next::Call(Action::Cancel),
+            (_, Wanted::Stop { completed: false }) => Next::Call(Action::Cancel),
             // The owner has to release it.
             (JobPhase::Pending, _) if self.seen.is_held() => Next::Nothing,
-            (JobPhase::Pending, Verdict::Run(_) | Verdict::Release(_)) if self.requeued >= now => Next::Nothing,
-            (JobPhase::Pending, Verdict::Run(allocation)) => self.start(state, core, allocation, now, patience),
-            (JobPhase::Pending, Verdict::Wait(reason) | Verdict::Reject(reason)) => Next::of(self.keep(
-                now,
-                lease,
-                Some((Why::Reason(reason.kind()), reason.describe_to(state, &core.spec.tenant))),
-            )),
-            (JobPhase::Pending, Verdict::Release(shape)) => {
+            (JobPhase::Pending, Wanted::Run(_) | Wanted::Release(_)) if self.requeued >= now => Next::Nothing,
+            (JobPhase::Pending, Wanted::Run(run)) => self.start(ordered, run, now, times.patience),
+            (JobPhase::Pending, Wanted::Wait | Wanted::Reject) => {
+                let why = (Why::Reason(order.reason_kind.clone()), order.reason.clone());
+                Next::of(self.keep(now, times.lease, Some(why)))
+            }
+            (JobPhase::Pending, Wanted::Release(shape)) => {
                 let begin = self.tag.begin.max(now);
                 let asked = self.given.as_ref().is_some_and(|given| given.shape() != *shape);
                 // Backfill sets the start time to its estimate of the start.
                 let there = (self.let_go.is_some() || self.seen.start <= begin) && !asked;
                 if there { Next::Nothing } else { self.release(begin, asked, default) }
             }
-            (_, Verdict::Run(allocation)) => self.change(state, core, allocation),
+            (_, Wanted::Run(run)) => self.change(ordered, run),
             // It started by itself while no agent ran. It isn't decided yet whether it may stay.
-            (_, Verdict::Wait(reason)) if reason.kind() == ReasonKind::NotConsidered => Next::Nothing,
-            (_, Verdict::Wait(_) | Verdict::Reject(_)) => {
-                self.pending = Some(Pending { decision: core.issued.decision, gives: None });
+            (_, Wanted::Wait) if order.reason_kind == NOT_CONSIDERED => Next::Nothing,
+            (_, Wanted::Wait | Wanted::Reject) => {
+                self.pending = Some(Pending { decision: ordered.decision, gives: None });
                 Next::Call(Action::Requeue)
             }
-            (_, Verdict::Release(_)) => Next::Nothing,
+            (_, Wanted::Release(_)) => Next::Nothing,
         }
     }
 
-    /// An order for the job, preceded by the order for its other component, if it needs one. It needs none for a
+    /// A call for the job, preceded by the call for its other component, if it needs one. It needs none for a
     /// requeue or a cancel. It needs none for a shrink either, because only nodes of workers can be given up.
     fn with_servers(&mut self, id: u32, action: Action) -> impl Iterator<Item = SlurmCall> + use<> {
         let beside = self.servers.as_mut().and_then(|servers| {
@@ -179,7 +185,8 @@ impl Tracked {
         let begin = self.tag.begin.max(now + lease);
         let due = self.seen.start < now + lease / 2 && self.seen.start < begin;
         let (kind, text) = why.unzip();
-        let news = kind.is_some_and(|kind| kind != Why::Reason(ReasonKind::NotConsidered)) && self.said != kind;
+        let considered = |kind: &Why| !matches!(kind, Why::Reason(kind) if kind == NOT_CONSIDERED);
+        let news = kind.as_ref().is_some_and(considered) && self.said != kind;
         if !due && !news {
             return None;
         }
@@ -192,10 +199,10 @@ impl Tracked {
         Some(Action::Update(Box::new(Update::hold(begin, comment))))
     }
 
-    fn start(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation, now: i64, patience: i64) -> Next {
-        let given = Given::of(state, core, wanted);
+    fn start(&mut self, ordered: &Ordered, run: &Run, now: i64, patience: i64) -> Next {
+        let given = Given::of(ordered.job, ordered.decision, &ordered.order, run);
         // The start time doesn't show this, because backfill sets it to its estimate of the start.
-        if self.given.as_ref() == Some(&given)
+        if self.given.as_ref().is_some_and(|before| before.gives_as(&given))
             && let Some(since) = self.let_go
         {
             return match now - since > patience {
@@ -203,7 +210,7 @@ impl Tracked {
                 false => Next::Nothing,
             };
         }
-        let reserved = |roles: &[Role]| reservation(state, &core.spec, wanted, roles);
+        let reserved = |roles: &[Role]| reservation(run, roles);
         let reserved = match &mut self.servers {
             None => reserved(&[Role::Worker, Role::Server]),
             Some(servers) => reserved(&[Role::Server]).and_then(|of_servers| {
@@ -216,7 +223,7 @@ impl Tracked {
             Ok(reservation) => {
                 let per_job = !self.seen.tres_per_job.is_empty() && self.seen.tres_per_job != "(null)";
                 let update = Update::start(&reservation, &given, now, per_job);
-                self.pending = Some(Pending { decision: core.issued.decision, gives: Some(given) });
+                self.pending = Some(Pending { decision: ordered.decision, gives: Some(given) });
                 self.said = None;
                 Next::Call(Action::Update(Box::new(update)))
             }
@@ -224,10 +231,10 @@ impl Tracked {
     }
 
     /// Changes a running job's shape: in place if Slurm can, otherwise from a checkpoint.
-    fn change(&mut self, state: &State, core: &Arc<CoreJob>, wanted: &Allocation) -> Next {
-        let next = Given::of(state, core, wanted);
+    fn change(&mut self, ordered: &Ordered, run: &Run) -> Next {
+        let next = Given::of(ordered.job, ordered.decision, &ordered.order, run);
         let Some(given) = self.given.as_ref().filter(|given| given.incarnation == next.incarnation) else {
-            self.pending = Some(Pending { decision: core.issued.decision, gives: None });
+            self.pending = Some(Pending { decision: ordered.decision, gives: None });
             return Next::Call(Action::Requeue);
         };
         if given.revision == next.revision {
@@ -255,13 +262,13 @@ impl Tracked {
         let keep: Vec<String> =
             keep.into_iter().filter(|node| !of_servers.iter().flatten().any(|of| of == node)).collect();
         let update = Update::shrink(&keep, &next);
-        self.pending = Some(Pending { decision: core.issued.decision, gives: Some(next) });
+        self.pending = Some(Pending { decision: ordered.decision, gives: Some(next) });
         Next::Call(Action::Update(Box::new(update)))
     }
 
-    /// The core considers the job ended. It ends by itself within the grace, or is cancelled.
-    fn forgotten(&mut self, now: i64, grace: i64) -> Next {
-        let since = *self.over_since.get_or_insert(now);
+    /// The job's training is done. It ends by itself within the grace, or is cancelled.
+    fn done(&mut self, now: i64, grace: i64) -> Next {
+        let since = *self.done_since.get_or_insert(now);
         match self.seen.phase() {
             JobPhase::Over(_) | JobPhase::Leaving { requeued: false } => Next::Nothing,
             _ if now - since >= grace => Next::Call(Action::Cancel),
