@@ -6,7 +6,7 @@ use std::{
 };
 
 use trainmaster_core::{JobSpec, Role, text::shown};
-use trainmaster_manager::{Placement, SlotId};
+use trainmaster_manager::{Action, Order, Placement, Run, SlotId};
 use trainmaster_proto::v1::{ObservedJob, ObservedPhase, Slot};
 
 use super::{
@@ -19,7 +19,6 @@ use super::{
         wire::{self, ApplicationState, ContainerState},
     },
     labels::Expected,
-    order::{Action, ApplicationPlan},
 };
 
 /// Time after which an application that the ResourceManager doesn't report is considered gone.
@@ -74,7 +73,7 @@ pub(super) struct App {
     pub(super) tenant: String,
     /// Time of the next submission to the daemon, or of the next query.
     pub(super) ask_at: Duration,
-    pub(super) order: Option<ApplicationPlan>,
+    pub(super) order: Option<Order>,
     /// The newest decision that named it. Refusals refer to it.
     pub(super) decision: u64,
     /// Whether a plan has named it since it was linked to this job.
@@ -218,7 +217,7 @@ impl App {
     pub(super) fn expected(&self, nodes: &Nodes, is_free: bool) -> Expected {
         let Some((incarnation, slots)) = &self.basis else { return Expected::default() };
         let node = |server: &String| nodes.node(server).map_or_else(|| server.clone(), |node| node.id.clone());
-        let is_free = is_free || self.order.as_ref().is_some_and(|order| order.action == Action::Release);
+        let is_free = is_free || self.order.as_ref().is_some_and(|order| matches!(order.action, Action::Release(_)));
         Expected {
             incarnation: *incarnation,
             nodes: slots.iter().map(|(slot, server)| (*slot, node(server))).collect(),
@@ -237,9 +236,9 @@ impl App {
     }
 
     /// Takes a plan.
-    pub(super) fn plan(&mut self, now: Duration, order: ApplicationPlan) {
-        if order.action == Action::Run {
-            self.basis = Some((order.incarnation, order.slots.clone()));
+    pub(super) fn plan(&mut self, now: Duration, order: Order) {
+        if let Some(run) = order.run() {
+            self.basis = Some((order.incarnation, servers(run)));
         }
         self.order = Some(order);
         self.refused = None;
@@ -290,27 +289,27 @@ impl App {
     /// The slots that should have containers, each with its server. These are the planned ones, or, if the plan was
     /// refused, the running ones, if they are sufficient to continue.
     pub(super) fn wanted(&self, nodes: &Nodes) -> BTreeMap<SlotId, String> {
-        let Some(order) = self.order.as_ref().filter(|order| order.action == Action::Run) else {
-            return BTreeMap::new();
-        };
+        let Some((order, run)) = self.run() else { return BTreeMap::new() };
+        let mut wanted = servers(run);
         if self.refused.is_none() {
-            return order.slots.clone();
+            return wanted;
         }
         let held = self.held(nodes);
-        let runs = |slot: &SlotId, server: &String| {
-            held.get(slot).is_some_and(|held| runs(held, order) && held.server == server)
-        };
-        let kept: BTreeMap<_, _> =
-            order.slots.iter().filter(|(slot, server)| runs(slot, server)).map(|(id, at)| (*id, at.clone())).collect();
-        if has_roles(order, |role| kept.keys().any(|kept| kept.role == role)) { kept } else { BTreeMap::new() }
+        wanted.retain(|slot, server| held.get(slot).is_some_and(|held| runs(held, order) && held.server == server));
+        let goes_on = has_roles(run, |role| wanted.keys().any(|kept| kept.role == role));
+        if goes_on { wanted } else { BTreeMap::new() }
+    }
+
+    /// Its order, if it has to run.
+    fn run(&self) -> Option<(&Order, &Run)> {
+        self.order.as_ref().and_then(|order| Some((order, order.run()?)))
     }
 
     /// Why its plan can't be carried out: the ApplicationMaster or containers are missing for too long. `None`
     /// otherwise.
     pub(super) fn overdue(&mut self, now: Duration, nodes: &Nodes, config: &Config) -> Option<Refusal> {
-        let runs = |order: &&ApplicationPlan| order.action == Action::Run;
-        let order = self.order.as_ref().filter(runs).filter(|_| self.refused.is_none() && self.end.is_none())?;
-        let row = self.row.as_ref()?;
+        let order = self.order.as_ref().filter(|_| self.refused.is_none() && self.end.is_none())?;
+        let (run, row) = (order.run()?, self.row.as_ref()?);
         if row.state() == ApplicationState::Pending {
             self.short = None;
             let (since, patience) = (*self.masterless.get_or_insert(now), config.master_timeout);
@@ -321,12 +320,14 @@ impl App {
         }
         self.masterless = None;
         let held = self.held(nodes);
-        let has = |slot: &SlotId, server: &String| {
+        let has = |slot: &SlotId, at: &Placement| {
             held.get(slot).is_some_and(|held| {
-                held.incarnation == order.incarnation && held.server == server && held.state != ContainerState::Reserved
+                held.incarnation == order.incarnation
+                    && held.server == at.server
+                    && held.state != ContainerState::Reserved
             })
         };
-        let missing: Vec<_> = order.slots.iter().filter(|(slot, server)| !has(slot, server)).collect();
+        let missing: Vec<_> = run.slots.iter().filter(|(slot, at)| !has(slot, at)).collect();
         // Older incarnations have to leave first.
         let older = held.values().any(|held| held.incarnation != order.incarnation);
         if older || missing.is_empty() {
@@ -335,9 +336,9 @@ impl App {
         }
         let (since, patience) = (*self.short.get_or_insert(now), config.placement_timeout);
         (now >= since + patience).then(|| {
-            let (count, all) = (missing.len(), order.slots.len());
+            let (count, all) = (missing.len(), run.slots.len());
             let named = missing.iter().take(MOST_NAMED);
-            let named: Vec<_> = named.map(|(slot, server)| describe(row, order, nodes, **slot, server)).collect();
+            let named: Vec<_> = named.map(|(slot, at)| describe(row, order, nodes, **slot, &at.server)).collect();
             let more = if count > MOST_NAMED { ", …" } else { "" };
             let cause =
                 format!("{count} of {all} slots got no container within {patience:?}: {}{more}", named.join(", "));
@@ -349,7 +350,7 @@ impl App {
     pub(super) fn lingers(&self, now: Duration, config: &Config) -> bool {
         let order = self.order.as_ref().filter(|order| matches!(order.action, Action::Stop { .. }));
         order.is_some_and(|order| {
-            let grace = Duration::from_millis(order.grace_ms.unsigned_abs());
+            let grace = order.grace.unwrap_or_default();
             now >= self.since.saturating_add(grace).saturating_add(config.master_timeout)
         })
     }
@@ -359,14 +360,12 @@ impl App {
         let held = self.held(nodes);
         let planned = self.order.as_ref().map(|order| order.incarnation);
         let incarnation = held.values().map(|held| held.incarnation).max().or(planned).unwrap_or(0);
-        let stopped = self.order.as_ref().map(|order| order.action);
+        let is_rejected = self.order.as_ref().is_some_and(|order| order.action == Action::Reject);
         let (phase, message) = match &self.end {
             Some(End::Succeeded(diagnostics)) => (ObservedPhase::Completed, diagnostics.clone()),
             Some(End::Failed(diagnostics)) => (ObservedPhase::Failed, diagnostics.clone()),
             // It can't be cancelled any more, because it never had to run.
-            Some(End::Killed(diagnostics)) if stopped == Some(Action::Reject) => {
-                (ObservedPhase::Failed, diagnostics.clone())
-            }
+            Some(End::Killed(diagnostics)) if is_rejected => (ObservedPhase::Failed, diagnostics.clone()),
             // The daemon is asked to cancel the job. After its stop order arrives, the daemon is told again that no
             // slot is left. Until then it counts the slots that it had issued.
             Some(End::Killed(_)) | None => (self.phase(&held), String::new()),
@@ -379,15 +378,14 @@ impl App {
     }
 
     fn phase(&self, held: &BTreeMap<SlotId, Held<'_>>) -> ObservedPhase {
-        match &self.order {
+        match self.order.as_ref().map(|order| (order, &order.action)) {
             // Either no plan for it is known yet, or it was released. Existing containers continue.
-            None if !held.is_empty() => ObservedPhase::Running,
-            Some(order) if order.action == Action::Release && !held.is_empty() => ObservedPhase::Running,
-            Some(order) if order.action == Action::Run => {
+            None | Some((_, Action::Release(_))) if !held.is_empty() => ObservedPhase::Running,
+            Some((order, Action::Run(run))) => {
                 let works = |role| held.iter().any(|(held, container)| held.role == role && runs(container, order));
                 if held.values().any(|held| held.incarnation != order.incarnation) {
                     leaving(held)
-                } else if has_roles(order, works) {
+                } else if has_roles(run, works) {
                     ObservedPhase::Running
                 } else {
                     ObservedPhase::Starting
@@ -403,18 +401,34 @@ fn leaving(held: &BTreeMap<SlotId, Held<'_>>) -> ObservedPhase {
     if held.is_empty() { ObservedPhase::Stopped } else { ObservedPhase::Stopping }
 }
 
-fn runs(held: &Held<'_>, order: &ApplicationPlan) -> bool {
+/// The server of each slot of a run.
+fn servers(run: &Run) -> BTreeMap<SlotId, String> {
+    run.slots.iter().map(|(slot, at)| (*slot, at.server.clone())).collect()
+}
+
+/// Checks that each slot can have a container.
+///
+/// # Errors
+/// A slot has a number that no container can have. The error names it and the allowed range.
+pub(super) fn possible(order: Order) -> Result<Order, String> {
+    for slot in order.run().iter().flat_map(|run| run.slots.keys()) {
+        AllocationRequest::new(order.incarnation, *slot)?;
+    }
+    Ok(order)
+}
+
+fn runs(held: &Held<'_>, order: &Order) -> bool {
     held.incarnation == order.incarnation && held.state == ContainerState::Running
 }
 
 /// Whether each role of a run satisfies a condition.
-fn has_roles(order: &ApplicationPlan, mut has: impl FnMut(Role) -> bool) -> bool {
-    let planned = |role| order.slots.keys().any(|planned| planned.role == role);
+fn has_roles(run: &Run, mut has: impl FnMut(Role) -> bool) -> bool {
+    let planned = |role| run.slots.keys().any(|planned| planned.role == role);
     [Role::Worker, Role::Server].into_iter().all(|role| !planned(role) || has(role))
 }
 
 /// Describes a slot without a container: whether it was requested, and the free resources on its node.
-fn describe(row: &wire::Application, order: &ApplicationPlan, nodes: &Nodes, slot: SlotId, server: &str) -> String {
+fn describe(row: &wire::Application, order: &Order, nodes: &Nodes, slot: SlotId, server: &str) -> String {
     let id = AllocationRequest::new(order.incarnation, slot).map(AllocationRequest::id).ok();
     let asked = row.requests.iter().any(|request| Some(request.allocation_request) == id && request.count > 0);
     let asked = if asked { "asked for" } else { "not asked for" };
@@ -426,4 +440,23 @@ fn describe(row: &wire::Application, order: &ApplicationPlan, nodes: &Nodes, slo
         format!("free there: {}", free.join(", "))
     });
     format!("{} on {server:?} ({asked}; {})", slot, free.unwrap_or_else(|| "that node is gone".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use trainmaster_proto::v1;
+
+    use super::*;
+
+    #[test]
+    fn each_slot_can_be_a_container() {
+        let of = |incarnation, index| {
+            let slot = v1::Slot { index, server: "a".into(), ..v1::Slot::default() };
+            let plan = v1::JobPlan { job: 7, incarnation, slots: vec![slot], ..v1::JobPlan::default() };
+            possible(Order::read(plan, |_| Some(None)).unwrap())
+        };
+        assert_eq!(of(1, 3).unwrap().run().unwrap().slots.len(), 1);
+        assert!(of(0, 3).unwrap_err().contains("incarnation 0"));
+        assert!(of(1, 1 << 31).unwrap_err().contains("worker 2147483648"));
+    }
 }

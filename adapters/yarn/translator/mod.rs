@@ -4,7 +4,6 @@
 
 mod app;
 mod labels;
-mod order;
 mod orders;
 #[cfg(test)]
 mod random;
@@ -18,14 +17,11 @@ use std::{
 };
 
 use trainmaster_core::{JobSpec, Role};
-use trainmaster_manager::{self as manager, Follower, Follows, Named, PlanAnswer, Snapshot, Taken};
+use trainmaster_manager::{Follower, Follows, Named, Order, PlanAnswer, Snapshot, Taken};
 use trainmaster_proto::{spec_from_job, v1};
 
+use self::app::{App, End, Link, Refusal, possible};
 pub(crate) use self::orders::alone;
-use self::{
-    app::{App, End, Link, Refusal},
-    order::{Action, ApplicationPlan},
-};
 use super::{
     amounts,
     cluster_state::{ClusterState, is_queue},
@@ -337,8 +333,7 @@ impl Translator {
                 step.submit.push((id.clone(), spec.clone()));
                 app.link = Link::Asked;
             }
-            let killed =
-                matches!(app.end, Some(End::Killed(_))) && !app.order.as_ref().is_some_and(ApplicationPlan::ends);
+            let killed = matches!(app.end, Some(End::Killed(_))) && !app.order.as_ref().is_some_and(Order::ends);
             if let Some(job) = app.job().filter(|_| killed && self.synced && !app.cancelling) {
                 app.cancelling = true;
                 step.cancel.push(job);
@@ -440,7 +435,7 @@ impl Follows for Translator {
         self.servers.contains_key(server).then_some(None)
     }
 
-    fn order(&mut self, now: Duration, named: &Named, order: Result<manager::Order, String>) -> Taken {
+    fn order(&mut self, now: Duration, named: &Named, order: Result<Order, String>) -> Taken {
         let refused = |cause: String| if named.runs { Taken::Refused(cause) } else { Taken::Ignored };
         if let Some(external) = &named.external
             && external.cluster == self.config.name
@@ -455,7 +450,7 @@ impl Follows for Translator {
         };
         app.decision = named.decision;
         app.listed = true;
-        match order.and_then(ApplicationPlan::of) {
+        match order.and_then(possible) {
             Err(cause) => Taken::Refused(cause),
             Ok(order) if app.order.as_ref() == Some(&order) && app.refused.is_none() => Taken::Same,
             Ok(order) => {

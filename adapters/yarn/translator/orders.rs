@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use trainmaster_core::{JobSpec, Role};
-use trainmaster_manager::SlotId;
+use trainmaster_manager::{Action, Order, SlotId};
 
 use super::{
     super::{
@@ -11,7 +11,7 @@ use super::{
         slots::{ALONE, AllocationRequest},
         wire::{self, Standing},
     },
-    Action, App, Link, NoPlan, Translator,
+    App, Link, NoPlan, Translator,
 };
 
 /// Time for a program to stop if there is no plan for it.
@@ -21,6 +21,10 @@ const UNTOLD: &str = "the job files of its user's applications, or of everybody'
     for older ones to end";
 const JOBLESS: &str = "the scheduler has no job of this application";
 const UNDECIDED: &str = "the scheduler hasn't decided about it yet";
+
+fn grace_ms(order: &Order) -> i64 {
+    order.grace.map_or(0, |grace| grace.as_millis() as i64)
+}
 
 impl Translator {
     /// The plan for the plug-ins. It expires no later than the daemon's.
@@ -52,7 +56,7 @@ impl Translator {
     }
 
     fn application_plan(&self, now: Duration, id: &str, app: &App) -> wire::ApplicationPlan {
-        let grace_ms = app.order.as_ref().map_or(GRACE.as_millis() as i64, |order| order.grace_ms);
+        let grace_ms = app.order.as_ref().map_or(GRACE.as_millis() as i64, grace_ms);
         let plan = |action: wire::Action, slots, reason: &str| wire::ApplicationPlan {
             id: id.to_owned(),
             action: action.into(),
@@ -73,7 +77,7 @@ impl Translator {
             }
         };
         match order.action {
-            Action::Run => {
+            Action::Run(_) => {
                 let slots = self.slots(order.incarnation, app.wanted(&self.nodes));
                 match &app.refused {
                     Some(why) if slots.is_empty() => hold(why),
@@ -84,7 +88,7 @@ impl Translator {
                 }
             }
             Action::Wait => hold(&order.reason),
-            Action::Release => plan(wire::Action::Release, Vec::new(), &order.reason),
+            Action::Release(_) => plan(wire::Action::Release, Vec::new(), &order.reason),
             Action::Reject => plan(wire::Action::Kill, Vec::new(), &order.reason),
             Action::Stop { .. } if app.lingers(now, &self.config) => {
                 plan(wire::Action::Kill, Vec::new(), &order.reason)
@@ -131,16 +135,16 @@ impl Translator {
             orders.name.clone_from(&order.name);
             orders.incarnation = order.incarnation;
             orders.revision = order.revision;
-            orders.grace_ms = order.grace_ms;
+            orders.grace_ms = grace_ms(order);
         }
-        match (&app.link, app.order.as_ref().map(|order| (order.action, order))) {
+        match (&app.link, app.order.as_ref().map(|order| (&order.action, order))) {
             (Link::Refused(why), _) => stand(&mut orders, Standing::Over, why),
             (_, Some((Action::Stop { completed }, order))) => {
                 stand(&mut orders, Standing::Over, &order.reason);
-                orders.completed = completed;
+                orders.completed = *completed;
             }
             (_, Some((Action::Reject, order))) => stand(&mut orders, Standing::Over, &order.reason),
-            (_, Some((Action::Release, order))) => stand(&mut orders, Standing::Released, &order.reason),
+            (_, Some((Action::Release(_), order))) => stand(&mut orders, Standing::Released, &order.reason),
             _ if is_stale => stand(&mut orders, Standing::Released, "the scheduler is away"),
             (_, None) if app.is_left_alone() => stand(&mut orders, Standing::Released, JOBLESS),
             (_, None) => {
@@ -148,7 +152,7 @@ impl Translator {
                 stand(&mut orders, if begun { Standing::Released } else { Standing::Wait }, undecided(app));
             }
             (_, Some((Action::Wait, order))) => stand(&mut orders, Standing::Wait, &order.reason),
-            (_, Some((Action::Run, order))) => {
+            (_, Some((Action::Run(_), order))) => {
                 let wanted = app.wanted(&self.nodes);
                 if wanted.is_empty() {
                     stand(&mut orders, Standing::Wait, app.refused.as_deref().unwrap_or_default());
@@ -186,8 +190,8 @@ impl Translator {
         if let Some(order) = &app.order {
             environment.insert("TRAINMASTER_JOB".into(), orders.job.to_string());
             environment.insert("TRAINMASTER_JOB_NAME".into(), order.name.clone());
-            if !order.token.is_empty() {
-                environment.insert("TRAINMASTER_TOKEN".into(), order.token.clone());
+            if !order.token.0.is_empty() {
+                environment.insert("TRAINMASTER_TOKEN".into(), order.token.0.clone());
             }
         }
     }
