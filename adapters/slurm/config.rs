@@ -1,6 +1,6 @@
 //! A site's settings for Slurm: the table `[slurm]` of `trainmaster.toml`, which is beside slurm.conf.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 use trainmaster_core::{
     amount::{self, Unit},
@@ -8,22 +8,28 @@ use trainmaster_core::{
 };
 
 /// A site's settings for Slurm.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The manager's name in events.
     pub manager: String,
-    /// Lease in seconds: the time for which a held job can't start. It is renewed when half of it is over. If
-    /// Trainmaster stops, the job starts after it.
+    /// Lease in seconds: the time for which a held job can't start. It is renewed when half of it is over, so that half
+    /// of it must suffice for a restart of the agent. If Trainmaster stops, the job starts after it.
+    #[serde(deserialize_with = "seconds::<_, 10>")]
     pub lease: i64,
     /// Time in seconds after which a released job that hasn't started counts as refused by Slurm.
+    #[serde(deserialize_with = "seconds::<_, 1>")]
     pub patience: i64,
     /// Maximum time in seconds for a job to end by itself after its training.
+    #[serde(deserialize_with = "seconds::<_, 0>")]
     pub grace: i64,
     /// The network bandwidth of each server in Mbit/s, because Slurm doesn't report it. Without it, no job can request
     /// bandwidth.
+    #[serde(deserialize_with = "bandwidth")]
     pub bandwidth: Option<i64>,
     /// The priority of released jobs. Without it, Slurm's own applies, and another job may take nodes that were decided
     /// for a job of Trainmaster's.
+    #[serde(deserialize_with = "priority")]
     pub priority: Option<u32>,
     /// The feed's address for training programs.
     pub feed: Option<String>,
@@ -51,19 +57,7 @@ pub struct ConfigError(String);
 #[derive(Deserialize, Default)]
 struct Whole {
     #[serde(default)]
-    slurm: File,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct File {
-    manager: Option<String>,
-    lease: Option<String>,
-    patience: Option<String>,
-    grace: Option<String>,
-    bandwidth: Option<String>,
-    priority: Option<u32>,
-    feed: Option<String>,
+    slurm: Config,
 }
 
 /// From this value, priorities have special meanings in Slurm, as 0 has: held, unset, or chosen by Slurm.
@@ -81,36 +75,28 @@ impl Config {
     /// assert_eq!(config.lease, 600);
     /// ```
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let Whole { slurm: file } = read_toml(text, LONGEST).map_err(|error| ConfigError(error.to_string()))?;
-        let default = Self::default();
-        let seconds = |key: &str, text: Option<String>, default: i64, least: i64| {
-            let Some(text) = text else { return Ok(default) };
-            let wrong = |problem: String| ConfigError(format!("slurm.{key}: {problem}"));
-            let seconds = amount::parse_span(&text).map_err(|error| wrong(error.to_string()))?.0 / 1000;
-            match seconds >= least {
-                true => Ok(seconds),
-                false => Err(wrong(format!("{text:?} must be at least {least}s"))),
-            }
-        };
-        Ok(Self {
-            manager: file.manager.unwrap_or(default.manager),
-            // Half of it must suffice for a restart of the agent.
-            lease: seconds("lease", file.lease, default.lease, 10)?,
-            patience: seconds("patience", file.patience, default.patience, 1)?,
-            grace: seconds("grace", file.grace, default.grace, 0)?,
-            bandwidth: file
-                .bandwidth
-                .map(|text| Unit::Mbit.parse(&text).map_err(|error| ConfigError(format!("slurm.bandwidth: {error}"))))
-                .transpose()?,
-            priority: match file.priority {
-                Some(priority @ (0 | OWN_PRIORITIES..)) => {
-                    let problem = format!("slurm.priority: {priority} must be from 1 to {}", OWN_PRIORITIES - 1);
-                    return Err(ConfigError(problem));
-                }
-                priority => priority,
-            },
-            feed: file.feed,
-        })
+        let whole: Whole = read_toml(text, LONGEST).map_err(|error| ConfigError(error.to_string()))?;
+        Ok(whole.slurm)
+    }
+}
+
+fn seconds<'de, D: Deserializer<'de>, const LEAST: u64>(from: D) -> Result<i64, D::Error> {
+    match amount::duration(from)?.as_secs() {
+        seconds if seconds >= LEAST => Ok(seconds as i64),
+        seconds => Err(D::Error::custom(format!("{seconds}s must be at least {LEAST}s"))),
+    }
+}
+
+fn bandwidth<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+    Unit::Mbit.parse(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    match u32::deserialize(from)? {
+        priority @ (0 | OWN_PRIORITIES..) => {
+            Err(D::Error::custom(format!("{priority} must be from 1 to {}", OWN_PRIORITIES - 1)))
+        }
+        priority => Ok(Some(priority)),
     }
 }
 
@@ -121,12 +107,12 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, parts) in [
-            ("lease = \"5s\"", &["slurm.lease", "5s", "10s"][..]),
-            ("patience = \"x\"", &["slurm.patience", "x"]),
-            ("bandwidth = \"10\"", &["slurm.bandwidth", "10", "Gbit"]),
+            ("lease = \"5s\"", &["lease", "5s", "10s"][..]),
+            ("patience = \"x\"", &["patience", "x"]),
+            ("bandwidth = \"10\"", &["bandwidth", "10", "Gbit"]),
             ("leese = \"5m\"", &["leese", "lease"]),
-            ("priority = 0", &["slurm.priority", "0", "1 to"]),
-            ("priority = 4294967295", &["slurm.priority", "4294967295"]),
+            ("priority = 0", &["priority", "0", "1 to"]),
+            ("priority = 4294967295", &["priority", "4294967295"]),
         ] {
             let error = Config::from_toml(&format!("[slurm]\n{text}")).unwrap_err().to_string();
             for part in parts {

@@ -4,13 +4,19 @@ use std::{
     fs,
     io::Read as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error as _},
+};
 use thiserror::Error;
 use toml::Value;
-use trainmaster_core::{amount::Unit, text::read_toml};
-
+use trainmaster_core::{
+    amount::{Unit, duration},
+    text::read_toml,
+};
 use trainmaster_manager::{Check, Health, Launch};
 
 /// Maximum size of a file in bytes.
@@ -106,6 +112,36 @@ pub(crate) fn amount(key: &str, value: &Value) -> Result<i64, String> {
         _ => return Err("write a number, or a text with a unit such as \"10GiB\" or \"1Gbit\"".into()),
     };
     Unit::of(key).parse(&text).map_err(|error| error.to_string())
+}
+
+/// Reads a value in sub-units: `#[serde(deserialize_with = "file::mbit")]`.
+#[cfg(any(feature = "ray", feature = "yarn"))]
+pub(crate) fn mbit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+    amount("bandwidth", &Value::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+/// The same for memory and disks.
+#[cfg(any(feature = "ray", feature = "yarn"))]
+pub(crate) fn mib<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+    amount("disk", &Value::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+/// Reads a duration from `LEAST` milliseconds to a day.
+#[cfg(any(feature = "ray", feature = "yarn"))]
+pub(crate) fn span<'de, D: Deserializer<'de>, const LEAST: u64>(from: D) -> Result<Duration, D::Error> {
+    let (least, most) = (Duration::from_millis(LEAST), Duration::from_secs(24 * 3600));
+    match duration(from)? {
+        span if (least..=most).contains(&span) => Ok(span),
+        span => Err(D::Error::custom(format!("{span:?} must be from {least:?} to {most:?}"))),
+    }
+}
+
+/// Reads a manager's name.
+#[cfg(any(feature = "ray", feature = "yarn"))]
+pub(crate) fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let name = String::deserialize(from)?;
+    check_name(&name).map_err(|problem| D::Error::custom(format!("{name:?}: {problem}")))?;
+    Ok(name)
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), String> {

@@ -2,21 +2,16 @@
 //! cluster.
 
 use std::{
-    collections::BTreeMap,
     net::SocketAddr,
+    num::NonZeroU32,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Value;
-use trainmaster_core::amount::parse_span;
 
-use crate::file::{self, FileError, Wrong, amount, check_name, quoted};
-
-const LISTEN: &str = "127.0.0.1:7071";
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+use crate::file::{self, FileError, Wrong, amount, quoted};
 
 /// This adapter's address, and the settings for its cluster.
 ///
@@ -27,15 +22,19 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// assert_eq!(config.listen.port(), 7071);
 /// # Ok::<(), trainmaster_adapters::FileError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The manager's name.
+    #[serde(deserialize_with = "file::name")]
     pub name: String,
     /// The interface to the ResourceManager.
     pub api: Api,
     /// Interval between polls with [`Api::Rest`].
+    #[serde(deserialize_with = "file::span::<_, 100>")]
     pub poll: Duration,
     /// This adapter's address for plug-ins and ApplicationMasters.
+    #[serde(deserialize_with = "listen")]
     pub listen: SocketAddr,
     /// Certificate and key. `None` is allowed on loopback only.
     pub tls: Option<Tls>,
@@ -43,18 +42,26 @@ pub struct Config {
     pub token_file: Option<PathBuf>,
     /// The source of a job's tenant and queue.
     pub accounts: Accounts,
-    /// The ResourceManager's REST API, as `host:port`.
+    /// The ResourceManager's REST API, as `host:port`. The file has its URL.
+    #[serde(deserialize_with = "rest_address")]
     pub resourcemanager: Option<String>,
     /// Time until a plan expires without a newer answer.
+    #[serde(deserialize_with = "file::span::<_, 100>")]
     pub ttl: Duration,
     /// Maximum time of a slot without a container.
+    #[serde(deserialize_with = "file::span::<_, 100>")]
     pub placement_timeout: Duration,
     /// Maximum time for an ApplicationMaster to start, or to end.
+    #[serde(deserialize_with = "file::span::<_, 100>")]
     pub master_timeout: Duration,
     /// The ApplicationMasters of `trainmaster yarn submit`.
     pub master: Master,
-    /// Each node's resources that YARN doesn't count: `bandwidth` in Mbit/s, `disk` in MiB.
-    pub uncounted: BTreeMap<String, i64>,
+    /// Each node's bandwidth in Mbit/s, which YARN doesn't count.
+    #[serde(deserialize_with = "file::mbit")]
+    pub bandwidth: Option<i64>,
+    /// Each node's disk in MiB, which YARN doesn't count.
+    #[serde(deserialize_with = "file::mib")]
+    pub disk: Option<i64>,
 }
 
 /// The interface to the ResourceManager.
@@ -90,51 +97,51 @@ pub struct Tls {
 }
 
 /// The ApplicationMasters of `trainmaster yarn submit`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Master {
     /// Java's program on the nodes.
+    #[serde(deserialize_with = "word")]
     pub java: String,
     /// The class path on the nodes with the ApplicationMaster and Hadoop's client; empty if not set.
+    #[serde(deserialize_with = "word")]
     pub classpath: String,
     /// Memory of its container in MiB.
+    #[serde(deserialize_with = "memory")]
     pub memory: i64,
     /// Cores of its container.
-    pub vcores: u32,
+    pub vcores: NonZeroU32,
     /// The nodes' path of the certificate authority of the daemon's feed, for programs. `None` if the feed uses plain
     /// text.
+    #[serde(deserialize_with = "path")]
     pub feed_ca: Option<String>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MasterTable {
-    java: Option<String>,
-    classpath: Option<String>,
-    memory: Option<Value>,
-    vcores: Option<u32>,
-    feed_ca: Option<String>,
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: "yarn".into(),
+            api: Api::default(),
+            poll: Duration::from_secs(1),
+            listen: SocketAddr::from(([127, 0, 0, 1], 7071)),
+            tls: None,
+            token_file: None,
+            accounts: Accounts::default(),
+            resourcemanager: None,
+            ttl: Duration::from_secs(15),
+            placement_timeout: Duration::from_secs(30),
+            master_timeout: Duration::from_secs(120),
+            master: Master::default(),
+            bandwidth: None,
+            disk: None,
+        }
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    name: Option<String>,
-    #[serde(default)]
-    api: Api,
-    poll: Option<String>,
-    listen: Option<String>,
-    tls: Option<Tls>,
-    token_file: Option<PathBuf>,
-    #[serde(default)]
-    accounts: Accounts,
-    resourcemanager: Option<String>,
-    ttl: Option<String>,
-    placement_timeout: Option<String>,
-    master_timeout: Option<String>,
-    bandwidth: Option<Value>,
-    disk: Option<Value>,
-    #[serde(default)]
-    master: MasterTable,
+impl Default for Master {
+    fn default() -> Self {
+        Self { java: "java".into(), classpath: String::new(), memory: 1024, vcores: NonZeroU32::MIN, feed_ca: None }
+    }
 }
 
 impl Config {
@@ -151,99 +158,72 @@ impl Config {
     /// # Errors
     /// Each error names the file, the key, the value and the allowed values.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
-        file::parse(text, origin, Self::read)
+        file::parse(text, origin, Self::checked)
     }
 
-    fn read(file: File) -> Result<Self, Wrong> {
-        let name = file.name.unwrap_or_else(|| "yarn".into());
-        check_name(&name).map_err(|problem| ("name".into(), quoted(&name), problem))?;
-        let listen = file.listen.unwrap_or_else(|| LISTEN.into());
-        let wrong = |problem: String| ("listen".into(), quoted(&listen), problem);
-        let address: SocketAddr =
-            listen.parse().map_err(|_| wrong(format!("write address:port, such as {LISTEN} or 0.0.0.0:7071")))?;
-        if !address.ip().is_loopback() && file.tls.is_none() {
-            return Err(wrong(
-                "it is open to other machines and needs TLS (tls.cert and tls.key); or listen on 127.0.0.1".into(),
-            ));
+    /// Checks rules for several values.
+    fn checked(self) -> Result<Self, Wrong> {
+        if !self.listen.ip().is_loopback() && self.tls.is_none() {
+            let problem = "it is open to other machines and needs TLS (tls.cert and tls.key); or listen on 127.0.0.1";
+            return Err(("listen".into(), quoted(&self.listen.to_string()), problem.into()));
         }
-        let span = |key: &str, text: Option<String>, default: u64| {
-            span(text, Duration::from_secs(default)).map_err(|(value, problem)| (key.to_owned(), value, problem))
-        };
-        let resourcemanager = file.resourcemanager.as_ref().map(|url| match rest_address(url) {
-            Some(address) => Ok(address),
-            None => Err(("resourcemanager".into(), quoted(url), "write http://host:port, with RM's web port".into())),
-        });
-        if file.api == Api::Rest && file.resourcemanager.is_none() {
+        if self.api == Api::Rest && self.resourcemanager.is_none() {
             let problem = "it needs resourcemanager, where the ResourceManager's REST API is".to_owned();
             return Err(("api".into(), quoted("rest"), problem));
         }
-        let mut config = Self {
-            api: file.api,
-            poll: span("poll", file.poll, 1)?,
-            listen: address,
-            tls: file.tls,
-            token_file: file.token_file,
-            accounts: file.accounts,
-            resourcemanager: resourcemanager.transpose()?,
-            ttl: span("ttl", file.ttl, 15)?,
-            placement_timeout: span("placement_timeout", file.placement_timeout, 30)?,
-            master_timeout: span("master_timeout", file.master_timeout, 120)?,
-            master: Master::read(file.master)?,
-            uncounted: BTreeMap::new(),
-            name,
-        };
-        for (key, value) in [("bandwidth", file.bandwidth), ("disk", file.disk)] {
-            let Some(value) = value else { continue };
-            let amount = amount(key, &value).map_err(|problem| (key.into(), value.to_string(), problem))?;
-            config.uncounted.insert(key.into(), amount);
-        }
-        Ok(config)
+        Ok(self)
+    }
+
+    /// Each node's resources that YARN doesn't count, in sub-units.
+    pub(crate) fn uncounted(&self) -> impl Iterator<Item = (String, i64)> {
+        let named = [("bandwidth", self.bandwidth), ("disk", self.disk)];
+        named.into_iter().filter_map(|(name, amount)| Some((name.to_owned(), amount?)))
     }
 }
 
-impl Master {
-    fn read(table: MasterTable) -> Result<Self, Wrong> {
-        let memory = table.memory.unwrap_or_else(|| Value::String("1GiB".into()));
-        let amount = amount("memory", &memory)
-            .and_then(|amount| if amount > 0 { Ok(amount) } else { Err("it must be more than nothing".into()) })
-            .map_err(|problem| ("master.memory".into(), memory.to_string(), problem))?;
-        let vcores = table.vcores.unwrap_or(1);
-        if vcores == 0 {
-            return Err(("master.vcores".into(), "0".into(), "it must be 1 or more".into()));
-        }
-        let java = table.java.unwrap_or_else(|| "java".into());
-        let classpath = table.classpath.unwrap_or_default();
-        for (key, text) in [("java", &java), ("classpath", &classpath)] {
-            if text.contains(|c: char| c.is_whitespace() || "\"'\\`;&|<>".contains(c)) {
-                let problem = "it stands in a shell command: no spaces and no quotes".to_owned();
-                return Err((format!("master.{key}"), quoted(text), problem));
-            }
-        }
-        if let Some(path) = table.feed_ca.as_ref().filter(|path| !path.starts_with('/')) {
-            return Err(("master.feed_ca".into(), quoted(path), "write its path on the nodes, from /".into()));
-        }
-        Ok(Self { java, classpath, memory: amount, vcores, feed_ca: table.feed_ca })
-    }
+fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(from)?;
+    let problem = || format!("{text:?}: write address:port, such as 127.0.0.1:7071 or 0.0.0.0:7071");
+    text.parse().map_err(|_| D::Error::custom(problem()))
 }
 
 /// The `host:port` of a URL.
-fn rest_address(url: &str) -> Option<String> {
-    let address = url.strip_prefix("http://")?;
-    let address = address.strip_suffix('/').unwrap_or(address);
-    let (host, port) = address.rsplit_once(':')?;
+fn rest_address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let url = String::deserialize(from)?;
+    let address = url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
-    let fits = !host.is_empty() && host.chars().all(plain) && port.parse::<u16>().is_ok_and(|port| port > 0);
-    fits.then(|| address.to_owned())
+    let fits = |address: &&str| {
+        address.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && host.chars().all(plain) && port.parse::<u16>().is_ok_and(|port| port > 0)
+        })
+    };
+    let problem = || format!("{url:?}: write http://host:port, with RM's web port");
+    let address = address.filter(fits).ok_or_else(|| D::Error::custom(problem()))?;
+    Ok(Some(address.to_owned()))
 }
 
-fn span(text: Option<String>, default: Duration) -> Result<Duration, (String, String)> {
-    let Some(text) = text else { return Ok(default) };
-    let span = parse_span(&text).map_err(|error| (quoted(&text), error.to_string()))?;
-    let span = Duration::from_millis(span.0.unsigned_abs());
-    if !(SHORTEST..=LONGEST).contains(&span) {
-        return Err((quoted(&text), format!("allowed are {SHORTEST:?} to {LONGEST:?}")));
+/// A part of a shell command.
+fn word<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let text = String::deserialize(from)?;
+    match text.contains(|c: char| c.is_whitespace() || "\"'\\`;&|<>".contains(c)) {
+        false => Ok(text),
+        true => Err(D::Error::custom(format!("{text:?} stands in a shell command: no spaces and no quotes"))),
     }
-    Ok(span)
+}
+
+fn memory<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+    match amount("memory", &Value::deserialize(from)?) {
+        Ok(0) => Err(D::Error::custom("it must be more than nothing")),
+        amount => amount.map_err(D::Error::custom),
+    }
+}
+
+fn path<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let path = String::deserialize(from)?;
+    match path.starts_with('/') {
+        true => Ok(Some(path)),
+        false => Err(D::Error::custom(format!("{path:?}: write its path on the nodes, from /"))),
+    }
 }
 
 #[cfg(test)]
@@ -287,10 +267,13 @@ mod tests {
         assert_eq!((config.token_file, config.resourcemanager), (Some("/t".into()), Some("[::1]:8088".into())));
         assert_eq!((config.ttl, config.placement_timeout), (Duration::from_secs(5), Duration::from_secs(60)));
         assert_eq!(config.master_timeout, Duration::from_millis(500));
-        assert_eq!((config.uncounted["bandwidth"], config.uncounted["disk"]), (10_000, 1024));
+        assert_eq!((config.bandwidth, config.disk), (Some(10_000), Some(1024)));
         let (java, classpath) = ("/j/bin/java".to_owned(), "/a.jar:/h/*:$HADOOP_CONF_DIR".to_owned());
         let feed_ca = Some("/etc/trainmaster/ca.pem".to_owned());
-        assert_eq!(config.master, Master { java, classpath, memory: 2048, vcores: 2, feed_ca });
+        assert_eq!(
+            config.master,
+            Master { java, classpath, memory: 2048, vcores: NonZeroU32::new(2).unwrap(), feed_ca }
+        );
     }
 
     #[test]
@@ -314,10 +297,10 @@ mod tests {
             ("placement_timeout = \"1ms\"", &["placement_timeout", "1ms", "100ms"]),
             ("master_timeout = \"60d\"", &["master_timeout", "60d", "86400s"]),
             ("disk = 5", &["disk", "5", "GiB"]),
-            ("master = { classpath = \"a b\" }", &["master.classpath", "a b", "no spaces"]),
-            ("master = { memory = \"0\" }", &["master.memory", "\"0\""]),
-            ("master = { vcores = 0 }", &["master.vcores", "0", "1 or more"]),
-            ("master = { feed_ca = \"ca.pem\" }", &["master.feed_ca", "ca.pem", "from /"]),
+            ("master = { classpath = \"a b\" }", &["classpath", "a b", "no spaces"]),
+            ("master = { memory = \"0MiB\" }", &["memory", "0MiB", "more than nothing"]),
+            ("master = { vcores = 0 }", &["vcores", "0", "nonzero"]),
+            ("master = { feed_ca = \"ca.pem\" }", &["feed_ca", "ca.pem", "from /"]),
         ] {
             let error = parse(text).unwrap_err();
             for part in parts {

@@ -45,11 +45,11 @@ mod tests {
     fn the_sample_has_every_setting() {
         let sample = Config::parse(INFO.sample, "sample").unwrap();
         let bare = Config::parse("", "nothing").unwrap();
-        assert_eq!((sample.uncounted["bandwidth"], sample.uncounted["disk"]), (10_000, 204_800));
+        assert_eq!((sample.bandwidth, sample.disk), (Some(10_000), Some(204_800)));
         assert_eq!(sample.resourcemanager.as_deref(), Some("127.0.0.1:8088"));
         assert_eq!(sample.master.classpath, "/opt/trainmaster/yarn-master.jar");
-        let (uncounted, master) = (bare.uncounted.clone(), bare.master.clone());
-        assert_eq!(Config { uncounted, master, resourcemanager: None, ..sample }, bare);
+        let master = bare.master.clone();
+        assert_eq!(Config { bandwidth: None, disk: None, master, resourcemanager: None, ..sample }, bare);
         let whole = INFO.sample.replace("# tls", "tls").replace("# token_file", "token_file");
         let whole = Config::parse(&whole, "sample").unwrap();
         assert!(whole.tls.is_some() && whole.token_file.is_some());

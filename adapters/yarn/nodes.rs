@@ -119,7 +119,7 @@ pub(crate) fn server(
     complain: impl FnMut(String),
 ) -> v1::Server {
     let mut capacity = amounts::read(&format!("capacity of node {:?}", node.id), &node.capacity, complain);
-    capacity.extend(config.uncounted.clone());
+    capacity.extend(config.uncounted());
     let mut labels = node.attributes.clone();
     if !node.partition.is_empty() {
         labels.insert("partition".into(), node.partition.clone());

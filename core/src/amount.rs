@@ -3,6 +3,9 @@
 //! Internally all quantities are integers, so capacity arithmetic is exact: thousandths for counted resources (GPUs,
 //! CPUs, custom types), MiB for memory and disk, Mbit/s for bandwidth, milliseconds for time.
 
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 
 use crate::time::Span;
@@ -79,6 +82,15 @@ impl Unit {
 pub fn parse_span(text: &str) -> Result<Span, AmountError> {
     let suffixes = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
     parse_scaled(text, &suffixes, "a number with ms, s, m, h or d, such as 20s").map(Span)
+}
+
+/// Reads a configuration's duration, as [`parse_span`]: `#[serde(deserialize_with = "duration")]`.
+///
+/// # Errors
+/// The text isn't a duration.
+pub fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let span = parse_span(&String::deserialize(from)?).map_err(D::Error::custom)?;
+    Ok(Duration::from_millis(span.0.unsigned_abs()))
 }
 
 /// A quantity that can't be parsed.

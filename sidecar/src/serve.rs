@@ -82,7 +82,7 @@ pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, out
     }
     let mut config = config;
     let _log = start_log(&mut config);
-    open_more_files(config.connections);
+    open_more_files(config.limits.connections);
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let mut signals = StopSignals::new()?;
         let serving = |daemon: &Daemon| Serving {

@@ -46,7 +46,7 @@ use trainmaster_net::{NetMetrics, Port, guarded, secret};
 
 pub use self::{
     access::{ADMIN_TOKEN, Role, access_table, check_tokens, is_name},
-    config::{AdapterChoice, Config, Tls, default_state_dir},
+    config::{AdapterChoice, Config, DecisionConfig, JournalConfig, LimitsConfig, Tls, default_state_dir},
     error::ServeError,
     flags::Flags,
     log::LogLines,
@@ -99,11 +99,11 @@ impl Daemon {
 
         let registry = Registry::new();
         let metrics = Metrics::register(&registry).expect("names are unique in a new registry");
-        let feed = Feed::new(config.feed, metrics.feed);
+        let feed = Feed::new(config.feed_limits(), metrics.feed);
         let (folder, settings) = (config.state_dir.clone(), config.settings.clone());
         let loaded = config.policy.load();
         loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        let (kept, history, faults) = (config.ended_jobs, config.history_bytes, config.faults.clone());
+        let (kept, history, faults) = (config.journal.ended_jobs, config.journal.history_bytes, config.faults.clone());
         let opened = tokio::task::spawn_blocking(move || {
             Opened::open(&folder, settings, loaded.policies, kept, history, faults)
         });
@@ -118,7 +118,7 @@ impl Daemon {
             router: router(&config, &host, &services, feed, registry, &tokens, metrics.net.clone()).await,
             tls,
             metrics: metrics.net,
-            connections: config.connections,
+            connections: config.limits.connections.max(1),
         };
         let port = tokio::spawn(port.serve(async {
             let _ = closed.await;

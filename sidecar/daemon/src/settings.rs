@@ -1,13 +1,7 @@
 //! The scheduler's settings as text: the defaults and the current settings.
 
-use std::collections::BTreeMap;
-
-use toml::{Table, Value};
-use trainmaster_core::{
-    Settings, Span,
-    amount::Unit,
-    settings::{Caps, Parameter, ShapeRules, Stability},
-};
+use toml::Table;
+use trainmaster_core::Settings;
 
 /// The default settings as a settings file, with a reason for each.
 pub const DEFAULT_SETTINGS: &str = include_str!("default.toml");
@@ -32,110 +26,14 @@ pub fn settings_text(settings: &Settings) -> String {
 
 /// All settings as a table.
 pub fn settings_table(settings: &Settings) -> Table {
-    let Settings {
-        engine,
-        parameters,
-        fallback,
-        fallback_after,
-        stability,
-        shape,
-        caps,
-        queues,
-        tenants,
-        share_models,
-        refusal_backoff,
-        refusals,
-        seed,
-    } = settings;
-    let ShapeRules { equal_per_server, colocate, grow_in_place, oversubscribe } = *shape;
-    let parameters = parameters.iter().map(|(key, value)| (key.clone(), parameter(value)));
-    let mut table = Table::from_iter([
-        ("engine".to_owned(), Value::from(engine.as_str())),
-        ("parameters".to_owned(), Value::Table(parameters.collect())),
-        ("fallback".to_owned(), fallback.as_str().into()),
-        ("fallback_after".to_owned(), (*fallback_after).into()),
-        ("stability".to_owned(), stability_value(stability)),
-        (
-            "shape".to_owned(),
-            Value::Table(Table::from_iter([
-                ("equal_per_server".to_owned(), equal_per_server.into()),
-                ("colocate".to_owned(), colocate.into()),
-                ("grow_in_place".to_owned(), grow_in_place.into()),
-                ("oversubscribe".to_owned(), (f64::from(oversubscribe) / 1000.0).into()),
-            ])),
-        ),
-        ("caps".to_owned(), caps_value(caps)),
-        ("share_models".to_owned(), (*share_models).into()),
-        ("refusal_backoff".to_owned(), span(*refusal_backoff)),
-        ("refusals".to_owned(), (*refusals).into()),
-    ]);
-    // TOML's integers are signed, so no file can have a larger seed.
-    table.extend(i64::try_from(*seed).ok().map(|seed| ("seed".to_owned(), seed.into())));
-    for (key, of) in [("queues", queues), ("tenants", tenants)] {
-        if !of.is_empty() {
-            table.insert(
-                key.to_owned(),
-                Value::Table(of.iter().map(|(name, most)| (name.clone(), limits(most))).collect()),
-            );
-        }
-    }
-    table
-}
-
-fn parameter(value: &Parameter) -> Value {
-    match value {
-        Parameter::Number(number) => (*number).into(),
-        Parameter::Flag(flag) => (*flag).into(),
-        Parameter::Text(text) => text.as_str().into(),
-    }
-}
-
-fn stability_value(stability: &Stability) -> Value {
-    let Stability { enabled, min_run, rescales_per_hour, payback } = *stability;
-    if !enabled {
-        return "off".into();
-    }
-    Value::Table(Table::from_iter([
-        ("min_run".to_owned(), span(min_run)),
-        ("rescales_per_hour".to_owned(), rescales_per_hour.into()),
-        ("payback".to_owned(), payback.into()),
-    ]))
-}
-
-fn caps_value(caps: &Caps) -> Value {
-    let Caps { utility, urgency } = *caps;
-    let mut table = Table::from_iter([("urgency".to_owned(), Value::from(urgency))]);
-    // An absent cap has no line.
-    table.extend((utility < f64::MAX).then(|| ("utility".to_owned(), utility.into())));
-    Value::Table(table)
-}
-
-fn span(span: Span) -> Value {
-    let ms = span.0;
-    let (number, unit) = if ms % 1000 == 0 { (ms / 1000, "s") } else { (ms, "ms") };
-    format!("{number}{unit}").into()
-}
-
-fn limits(most: &BTreeMap<String, i64>) -> Value {
-    let limit = |(name, value): (&String, &i64)| {
-        let unit = Unit::of(name);
-        let short = unit.format(*value);
-        // The form for display is rounded, so it may be another amount.
-        let exact = unit.parse(&short) == Ok(*value);
-        let text = match unit {
-            _ if exact => short,
-            Unit::Milli => format!("{}.{:03}", value / 1000, value % 1000),
-            Unit::MiB => format!("{value}MiB"),
-            Unit::Mbit => format!("{value}Mbit"),
-        };
-        (name.clone(), text.into())
-    };
-    Value::Table(most.iter().map(limit).collect())
+    Table::try_from(settings).expect("settings are numbers and texts")
 }
 
 #[cfg(test)]
 mod tests {
-    use trainmaster_core::Scheduler;
+    use std::collections::BTreeMap;
+
+    use trainmaster_core::{Scheduler, settings::Parameter};
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 use trainmaster_adapters::slurm;
 use trainmaster_core::{
@@ -20,29 +20,61 @@ use trainmaster_host::bounded::read_text;
 const DEFAULT_SETTINGS: &str = include_str!("../../../../sidecar/daemon/src/default.toml");
 
 /// The whole file. All keys are optional.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `mode`: the initial mode. `trainmaster slurm mode` changes it, and the change survives restarts.
+    /// The initial mode. `trainmaster slurm mode` changes it, and the change survives restarts.
     pub mode: Mode,
-    /// `poll`: interval between polls of Slurm. It is also polled whenever a job is submitted or reports.
+    /// Interval between polls of Slurm. It is also polled whenever a job is submitted or reports.
+    #[serde(deserialize_with = "poll")]
     pub poll: Duration,
-    /// `budget`: the number of steps that an engine can take for one decision.
+    /// The number of steps that an engine can take for one decision.
     pub budget: u64,
-    /// `[feed]`: the address for reports of training programs.
+    /// The address for reports of training programs.
     pub feed: Feed,
-    /// `[slurm]`: how jobs are held and started.
+    /// How jobs are held and started.
     pub slurm: slurm::Config,
     /// `[scheduler]`: the engine and all other settings of `serve --settings`. Shape rules are always Slurm's.
+    #[serde(rename = "scheduler")]
     pub settings: Settings,
 }
 
 /// The address for reports of training programs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Feed {
-    /// `listen`. An address other than loopback needs TLS.
+    /// The address. Another than loopback needs TLS.
     pub listen: SocketAddr,
-    /// `cert` and `key`, in PEM.
-    pub tls: Option<(PathBuf, PathBuf)>,
+    /// The certificate, in PEM.
+    pub cert: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Active,
+            poll: Duration::from_secs(1),
+            budget: 100_000_000,
+            feed: Feed::default(),
+            slurm: slurm::Config::default(),
+            settings: Settings::from_toml(DEFAULT_SETTINGS).expect("the file is compiled in and tested"),
+        }
+    }
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7071)), cert: None, key: None }
+    }
+}
+
+impl Feed {
+    /// Certificate and key.
+    pub fn tls(&self) -> Option<(&Path, &Path)> {
+        self.cert.as_deref().zip(self.key.as_deref())
+    }
 }
 
 /// A configuration that can't be used.
@@ -50,75 +82,32 @@ pub struct Feed {
 #[error("{0}")]
 pub struct ConfigError(String);
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct File {
-    mode: Option<String>,
-    poll: Option<String>,
-    budget: Option<u64>,
-    #[serde(default)]
-    feed: FeedFile,
-    scheduler: Option<toml::Table>,
-    // The adapter reads this table.
-    #[serde(default, rename = "slurm")]
-    _slurm: toml::Table,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct FeedFile {
-    listen: Option<SocketAddr>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
-}
-
 impl Config {
     /// Reads the text of the file.
     ///
     /// # Errors
     /// The error names the key, its value and the allowed values.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let wrong = |error: &dyn std::fmt::Display| ConfigError(error.to_string().trim_end().to_owned());
-        let file: File = read_toml(text, LONGEST).map_err(|error| wrong(&error))?;
-        let settings = match file.scheduler {
-            Some(table) => Settings::from_toml(&table.to_string()),
-            None => Settings::from_toml(DEFAULT_SETTINGS),
-        };
-        let mut settings = settings.map_err(|error| ConfigError(format!("scheduler: {error}")))?;
-        settings.shape = slurm::shape_rules();
-        let poll = match file.poll {
-            Some(text) => amount::parse_span(&text).map_err(|error| ConfigError(format!("poll: {error}")))?.0,
-            None => 1000,
-        };
-        if !(100..=60_000).contains(&poll) {
-            return Err(ConfigError(format!("poll: {poll} ms must be from 100ms to 60s")));
+        let config: Self = read_toml(text, LONGEST).map_err(|error| ConfigError(error.to_string()))?;
+        let Feed { listen, cert, key } = &config.feed;
+        if cert.is_some() != key.is_some() {
+            return Err(ConfigError("feed: cert and key must be given together".into()));
         }
-        let listen = file.feed.listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7071)));
-        let tls = match (file.feed.cert, file.feed.key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) if listen.ip().is_loopback() => None,
-            (None, None) => {
-                return Err(ConfigError(format!(
-                    "feed.listen: {listen} is not loopback and needs feed.cert and feed.key; tokens would be readable \
-                     on the network"
-                )));
-            }
-            _ => return Err(ConfigError("feed: cert and key must be given together".into())),
-        };
-        let mode = match file.mode.as_deref() {
-            None | Some("active") => Mode::Active,
-            Some("shadow") => Mode::Shadow,
-            Some("paused") => Mode::Paused,
-            Some(other) => return Err(ConfigError(format!("mode: {other:?} must be active, shadow or paused"))),
-        };
-        Ok(Self {
-            mode,
-            poll: Duration::from_millis(poll as u64),
-            budget: file.budget.unwrap_or(100_000_000).max(1),
-            feed: Feed { listen, tls },
-            slurm: slurm::Config::from_toml(text).map_err(|error| wrong(&error))?,
-            settings,
-        })
+        if cert.is_none() && !listen.ip().is_loopback() {
+            return Err(ConfigError(format!(
+                "feed.listen: {listen} is not loopback and needs feed.cert and feed.key; tokens would be readable on \
+                 the network"
+            )));
+        }
+        let settings = Settings { shape: slurm::shape_rules(), ..config.settings };
+        Ok(Self { budget: config.budget.max(1), settings, ..config })
+    }
+}
+
+fn poll<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    match amount::duration(from)? {
+        poll if (100..=60_000).contains(&poll.as_millis()) => Ok(poll),
+        poll => Err(D::Error::custom(format!("{poll:?} must be from 100ms to 60s"))),
     }
 }
 
@@ -174,8 +163,8 @@ mod tests {
             ("pool = \"1s\"", &["pool", "poll"]),
             ("[feed]\nlisten = \"0.0.0.0:1\"", &["feed.listen", "0.0.0.0:1", "feed.cert"]),
             ("[feed]\ncert = \"a\"", &["feed", "together"]),
-            ("[scheduler]\nengin = \"drf\"", &["scheduler", "engin"]),
-            ("[slurm]\nlease = \"1s\"", &["slurm.lease", "1s"]),
+            ("[scheduler]\nengin = \"drf\"", &["engin", "expected one of", "engine"]),
+            ("[slurm]\nlease = \"1s\"", &["lease", "1s", "10s"]),
         ] {
             let error = Config::from_toml(text).unwrap_err().to_string();
             for part in parts {

@@ -122,7 +122,8 @@ pub(crate) fn start(
     wake: &Path,
     registry: &Registry,
 ) -> io::Result<Services> {
-    let tls = feed.tls.clone().map(|(cert, key)| Tls::read(TlsFiles { cert, key, ..TlsFiles::default() }));
+    let files = |(cert, key): (&Path, &Path)| TlsFiles { cert: cert.into(), key: key.into(), ..TlsFiles::default() };
+    let tls = feed.tls().map(|pair| Tls::read(files(pair)));
     let tls = tls.transpose().map_err(|error| io::Error::other(format!("feed: {error}")))?;
     let listen = feed.listen;
     let named = |error: io::Error| io::Error::new(error.kind(), format!("feed.listen: {listen}: {error}"));

@@ -503,7 +503,7 @@ mod tests {
         let file = folder.path().join("trainmaster.toml");
         assert_eq!(configure(&file).unwrap(), Config::default());
         fs::write(&file, "[slurm]\nlease = \"1s\"\n").unwrap();
-        assert!(configure(&file).unwrap_err().contains("slurm.lease"));
+        assert!(configure(&file).unwrap_err().contains("lease"));
         assert!(configure(Path::new("/dev/zero")).unwrap_err().contains("bytes must be at most"));
         let mut watched = Watched::new(file.clone());
         assert!(watched.changed().is_none());

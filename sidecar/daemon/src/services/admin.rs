@@ -48,7 +48,7 @@ impl AdminService {
         let state_dir = std::path::absolute(&config.state_dir).unwrap_or_else(|_| config.state_dir.clone());
         Self {
             host,
-            budget: config.tickets.budget,
+            budget: config.budget(),
             dry_runs: Arc::new(Semaphore::new(DRY_RUNS)),
             tokens,
             open_doors: config.open_doors(),

@@ -60,7 +60,7 @@ impl ManagerService {
         Self {
             host,
             ttl: config.plan_ttl,
-            budget: config.tickets.budget,
+            budget: config.budget(),
             turns: Arc::default(),
             streams: Arc::new(AtomicU64::new(1)),
         }

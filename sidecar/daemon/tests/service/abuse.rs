@@ -19,7 +19,7 @@ use super::support::{Clients, FakeManager, config, observation, servers, sign, s
 async fn watchers_that_never_read_are_counted_and_block_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.lists = 32;
+    config.limits.lists = 32;
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
@@ -54,7 +54,7 @@ async fn watchers_that_never_read_are_counted_and_block_no_others() {
 async fn a_page_counts_until_its_last_byte_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.lists = 16;
+    config.limits.lists = 16;
     let daemon = Daemon::start(config).await.unwrap();
     let reader = Clients::of(&daemon).await.token("reader", v1::TokenRole::Read, "").await;
     // With such a window, HTTP/2 sends one byte of each answer and keeps the rest.
@@ -356,7 +356,7 @@ async fn numbers_at_the_ends_of_their_ranges_end_no_daemon() {
         if Scheduler::new(config.settings.clone()).is_err() {
             config.settings.parameters.clear();
         }
-        config.tickets.fits_every = std::time::Duration::ZERO;
+        config.decision.fits_every = std::time::Duration::ZERO;
         let daemon = Daemon::start(config.clone()).await.unwrap();
         let mut clients = Clients::of(&daemon).await;
         let manager = FakeManager::attach(&clients, "fake", servers(2, 4)).await;

@@ -173,9 +173,8 @@ async fn nonsense_is_ignored_and_counted() {
 async fn a_flood_is_shed_and_the_connection_stays() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.feed.reports_per_second = 10;
-    config.feed.reports_per_request = 100;
-    config.feed.watchers_per_job = 2;
+    config.limits.reports_per_second = 10;
+    config.limits.watchers_per_job = 2;
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let manager = FakeManager::attach(&clients, "fake", servers(1, 1)).await;
@@ -183,11 +182,11 @@ async fn a_flood_is_shed_and_the_connection_stays() {
     let plan = manager.until_plan(job.job, |plan| plan.action() == v1::Action::Run).await;
     let mut trainer = Trainer::new(&clients, &plan);
 
-    let many: Vec<_> = (0..101).map(|_| trainer.epoch()).collect();
+    let many: Vec<_> = (0..1001).map(|_| trainer.epoch()).collect();
     let refused = trainer.send(many).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    assert!(refused.message().contains("101 reports must be at most 100"), "{}", refused.message());
-    let burst: Vec<_> = (0..100).map(|_| trainer.epoch()).collect();
+    assert!(refused.message().contains("1001 reports must be at most 1000"), "{}", refused.message());
+    let burst: Vec<_> = (0..1000).map(|_| trainer.epoch()).collect();
     assert!(trainer.send(burst.clone()).await.unwrap().accepted);
     let shed = trainer.send(burst).await.unwrap();
     assert!(!shed.accepted && shed.reason.starts_with("too many reports"), "{}", shed.reason);

@@ -26,7 +26,7 @@ fn limited(folder: &Path, limits: &str) -> Config {
 async fn jobs_leave_connections_to_administrators() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.connections = 64;
+    config.limits.connections = 64;
     let daemon = Daemon::start(config).await.unwrap();
     let admin = Clients::of(&daemon).await;
     let (mut held, mut refused) = (Vec::new(), 0);

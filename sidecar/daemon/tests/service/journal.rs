@@ -262,8 +262,8 @@ async fn snapshots_keep_the_journal_short() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.journal.snapshot_records = 50;
-    config.history_bytes = 0;
-    config.ended_jobs = 5;
+    config.journal.history_bytes = 0;
+    config.journal.ended_jobs = 5;
     let daemon = Daemon::start(config.clone()).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
@@ -359,7 +359,7 @@ async fn a_dropped_daemon_ends_with_a_complete_journal() {
 async fn an_engine_that_takes_too_long_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.tickets.decision = Duration::ZERO;
+    config.decision.limit = Duration::ZERO;
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let _manager = FakeManager::attach(&clients, "fake", servers(1, 1)).await;

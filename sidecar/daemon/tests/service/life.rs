@@ -91,9 +91,9 @@ async fn without_settings_a_job_that_arrives_or_is_resumed_does_not_wait_for_the
 async fn decisions_go_on_however_fast_reports_come_in() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.tickets.fits_every = Duration::ZERO;
-    config.tickets.fits_wait = Duration::from_secs(3600);
-    config.feed.reports_per_second = 1_000_000;
+    config.decision.fits_every = Duration::ZERO;
+    config.decision.fits_wait = Duration::from_secs(3600);
+    config.limits.reports_per_second = 1_000_000;
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let manager = FakeManager::attach(&clients, "fake", servers(6, 4)).await;

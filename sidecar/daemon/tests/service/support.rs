@@ -51,7 +51,7 @@ pub(crate) fn lively() -> Settings {
 pub(crate) fn config(folder: &std::path::Path) -> Config {
     let mut config = Config::new(folder);
     config.settings = lively();
-    config.tickets.fits_every = Duration::from_millis(50);
+    config.decision.fits_every = Duration::from_millis(50);
     config
 }
 

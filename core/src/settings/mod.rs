@@ -1,13 +1,13 @@
 //! The settings of a site, in one TOML text.
 
+mod forms;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use toml::{Table, Value};
 
 use crate::{
-    amount::{self, Unit},
     job::JobSpec,
     shape::Shape,
     text::{LONGEST, read_toml},
@@ -29,6 +29,7 @@ pub enum Mode {
 
 /// A value of an engine's parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub enum Parameter {
     /// Any number.
     Number(f64),
@@ -48,8 +49,10 @@ impl std::fmt::Display for Parameter {
     }
 }
 
-/// Rules that pin jobs. A pinned job is marked in the engine's input. It isn't vetoed afterwards.
+/// Rules that pin jobs. A pinned job is marked in the engine's input. It isn't vetoed afterwards. A file has a table, or
+/// `"on"` or `"off"`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Stability {
     /// Off, to reproduce the papers.
     pub enabled: bool,
@@ -69,6 +72,7 @@ impl Default for Stability {
 
 /// The shapes that the pool's manager can carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct ShapeRules {
     /// Each server of a job has the same number of workers and of parameter servers. If the roles don't share servers,
     /// each server of a role has the same number of it. A running job can only give up whole servers.
@@ -79,7 +83,9 @@ pub struct ShapeRules {
     pub grow_in_place: bool,
     /// Reservable thousandths of each device, CPU and bandwidth: 1000, or more to let tasks share unused capacity.
     /// Applies only to servers that list their devices. CPUs and bandwidth are oversubscribed under all engines. Two
-    /// tasks get the same whole device only under engines that use measured load.
+    /// tasks get the same whole device only under engines that use measured load. A file has the factor, from 1 to 8. The
+    /// alias is the former name.
+    #[serde(alias = "overbook", with = "forms::times")]
     pub oversubscribe: u16,
 }
 
@@ -119,8 +125,10 @@ impl ShapeRules {
 
 /// Limits on the claims of job files, so that inflated claims give no advantage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Caps {
     /// Maximum worth of a job at any time ([`Utility`](crate::job::Utility)).
+    #[serde(with = "forms::cap")]
     pub utility: f64,
     /// Maximum urgency.
     pub urgency: u32,
@@ -132,8 +140,9 @@ impl Default for Caps {
     }
 }
 
-/// All settings.
+/// All settings. Files have durations and amounts as texts with units, and journals as numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Name of the engine.
     pub engine: String,
@@ -142,6 +151,7 @@ pub struct Settings {
     /// Name of the engine that takes over when the chosen one fails.
     pub fallback: String,
     /// Number of consecutive failures until then.
+    #[serde(deserialize_with = "forms::positive")]
     pub fallback_after: u32,
     /// Rules that pin jobs.
     pub stability: Stability,
@@ -150,17 +160,22 @@ pub struct Settings {
     /// Limits on the claims of job files.
     pub caps: Caps,
     /// Limits of queues, by queue and resource name.
+    #[serde(with = "forms::limits")]
     pub queues: BTreeMap<String, BTreeMap<String, i64>>,
     /// Limits of tenants, by tenant and resource name.
+    #[serde(with = "forms::limits")]
     pub tenants: BTreeMap<String, BTreeMap<String, i64>>,
     /// Whether jobs of one model share fitted speeds across tenants. If so, one tenant's reports, true or false, affect
     /// the jobs of others.
     pub share_models: bool,
     /// Wait after a manager's first refusal. It doubles with each consecutive one.
+    #[serde(with = "forms::span")]
     pub refusal_backoff: Span,
     /// Number of consecutive refusals after which the job's room goes to others until its wait ends.
+    #[serde(deserialize_with = "forms::positive")]
     pub refusals: u32,
     /// Seed for engines with random numbers.
+    #[serde(with = "forms::seed")]
     pub seed: u64,
 }
 
@@ -201,62 +216,6 @@ impl SettingsError {
     }
 }
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct File {
-    engine: Option<String>,
-    #[serde(default)]
-    parameters: Table,
-    fallback: Option<String>,
-    fallback_after: Option<u32>,
-    stability: Option<StabilityFile>,
-    #[serde(default)]
-    shape: ShapeFile,
-    #[serde(default)]
-    caps: CapsFile,
-    #[serde(default)]
-    queues: BTreeMap<String, Table>,
-    #[serde(default)]
-    tenants: BTreeMap<String, Table>,
-    share_models: Option<bool>,
-    refusal_backoff: Option<String>,
-    refusals: Option<u32>,
-    seed: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum StabilityFile {
-    Switch(String),
-    Table(StabilityTable),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StabilityTable {
-    min_run: Option<String>,
-    rescales_per_hour: Option<u32>,
-    payback: Option<f64>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct ShapeFile {
-    equal_per_server: Option<bool>,
-    colocate: Option<bool>,
-    grow_in_place: Option<bool>,
-    /// The former name is still accepted.
-    #[serde(alias = "overbook")]
-    oversubscribe: Option<f64>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct CapsFile {
-    utility: Option<f64>,
-    urgency: Option<u32>,
-}
-
 impl Settings {
     /// Reads settings. Engine names and parameters are checked by the registry when the settings are applied.
     ///
@@ -270,113 +229,8 @@ impl Settings {
     /// assert!(Settings::from_toml("engin = 1").unwrap_err().to_string().contains("engin"));
     /// ```
     pub fn from_toml(text: &str) -> Result<Self, SettingsError> {
-        let file: File = read_toml(text, LONGEST).map_err(|error| SettingsError::new("settings", error))?;
-        let defaults = Self::default();
-        let span = |key: &str, text: Option<String>, default: Span| {
-            text.map_or(Ok(default), |text| amount::parse_span(&text).map_err(|error| SettingsError::new(key, error)))
-        };
-        let stability = match file.stability {
-            None => defaults.stability,
-            Some(StabilityFile::Switch(switch)) => match switch.as_str() {
-                "on" => defaults.stability,
-                "off" => Stability { enabled: false, ..defaults.stability },
-                other => {
-                    return Err(SettingsError::new(
-                        "stability",
-                        format!(
-                            "{other:?} must be \"on\", \"off\" or a table of min_run, rescales_per_hour and payback"
-                        ),
-                    ));
-                }
-            },
-            Some(StabilityFile::Table(table)) => {
-                let payback = table.payback.unwrap_or(defaults.stability.payback);
-                if !(payback >= 0.0 && payback.is_finite()) {
-                    return Err(SettingsError::new("stability.payback", format!("{payback} must be 0 or more")));
-                }
-                Stability {
-                    enabled: true,
-                    min_run: span("stability.min_run", table.min_run, defaults.stability.min_run)?,
-                    rescales_per_hour: table.rescales_per_hour.unwrap_or(defaults.stability.rescales_per_hour),
-                    payback,
-                }
-            }
-        };
-        let parameters = file
-            .parameters
-            .into_iter()
-            .map(|(name, value)| {
-                let parameter = match value {
-                    Value::Integer(number) => Parameter::Number(number as f64),
-                    Value::Float(number) => Parameter::Number(number),
-                    Value::Boolean(flag) => Parameter::Flag(flag),
-                    Value::String(text) => Parameter::Text(text),
-                    other => {
-                        let problem = format!("{other} must be a number, true, false or a string");
-                        return Err(SettingsError::new(format!("parameters.{name}"), problem));
-                    }
-                };
-                Ok((name, parameter))
-            })
-            .collect::<Result<_, _>>()?;
-        let shape = defaults.shape;
-        let caps = Caps {
-            utility: file.caps.utility.unwrap_or(defaults.caps.utility),
-            urgency: file.caps.urgency.unwrap_or(defaults.caps.urgency),
-        };
-        if caps.utility.is_nan() || caps.utility < 0.0 {
-            return Err(SettingsError::new("caps.utility", format!("{} must be 0 or more", caps.utility)));
-        }
-        Ok(Self {
-            engine: file.engine.unwrap_or(defaults.engine),
-            parameters,
-            fallback: file.fallback.unwrap_or(defaults.fallback),
-            fallback_after: file.fallback_after.unwrap_or(defaults.fallback_after).max(1),
-            stability,
-            shape: ShapeRules {
-                equal_per_server: file.shape.equal_per_server.unwrap_or(shape.equal_per_server),
-                colocate: file.shape.colocate.unwrap_or(shape.colocate),
-                grow_in_place: file.shape.grow_in_place.unwrap_or(shape.grow_in_place),
-                oversubscribe: match file.shape.oversubscribe {
-                    None => shape.oversubscribe,
-                    Some(times) if (1.0..=8.0).contains(&times) => libm::round(times * 1000.0) as u16,
-                    Some(times) => {
-                        return Err(SettingsError::new("shape.oversubscribe", format!("{times} must be from 1 to 8")));
-                    }
-                },
-            },
-            caps,
-            queues: limits("queues", file.queues)?,
-            tenants: limits("tenants", file.tenants)?,
-            share_models: file.share_models.unwrap_or(defaults.share_models),
-            refusal_backoff: span("refusal_backoff", file.refusal_backoff, defaults.refusal_backoff)?,
-            refusals: file.refusals.unwrap_or(defaults.refusals).max(1),
-            seed: file.seed.unwrap_or(defaults.seed),
-        })
+        read_toml(text, LONGEST).map_err(|error| SettingsError::new("settings", error))
     }
-}
-
-fn limits(
-    key: &str,
-    tables: BTreeMap<String, Table>,
-) -> Result<BTreeMap<String, BTreeMap<String, i64>>, SettingsError> {
-    let read = |path: String, name: &str, value: &Value| {
-        let text = match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        Unit::of(name).parse(&text).map_err(|error| SettingsError::new(path, error))
-    };
-    tables
-        .into_iter()
-        .map(|(owner, table)| {
-            let limits = table
-                .into_iter()
-                .map(|(name, value)| Ok((name.clone(), read(format!("{key}.{owner}.{name}"), &name, &value)?)))
-                .collect::<Result<_, SettingsError>>()?;
-            Ok((owner, limits))
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -406,14 +260,17 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, expected) in [
-            ("stability = \"maybe\"", "stability"),
-            ("[queues.batch]\nmemory = 4", "queues.batch.memory"),
-            ("refusal_backoff = \"x\"", "refusal_backoff"),
-            ("[parameters]\na = []", "parameters.a"),
-            ("[caps]\nutility = -1", "caps.utility"),
-            ("[shape]\noversubscribe = 0.5", "shape.oversubscribe"),
+            ("stability = \"maybe\"", "\"maybe\" must be \"on\", \"off\" or a table"),
+            ("[stability]\npayback = -1", "-1 must be 0 or more"),
+            ("[stability]\nmin_rum = \"1s\"", "unknown field `min_rum`"),
+            ("[queues.batch]\nmemory = 4", "queue or tenant batch: memory: \"4\""),
+            ("refusal_backoff = \"x\"", "refusal_backoff = \"x\""),
+            ("[parameters]\na = []", "a number, true, false or a string"),
+            ("[caps]\nutility = -1", "-1 must be 0 or more"),
+            ("[shape]\noversubscribe = 0.5", "0.5 must be from 1 to 8"),
         ] {
-            assert!(Settings::from_toml(text).unwrap_err().to_string().contains(expected), "{text}");
+            let error = Settings::from_toml(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

@@ -1,0 +1,361 @@
+//! The daemon's configuration.
+
+mod limits;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::{Deserialize, Deserializer, de::Error};
+use trainmaster_core::{
+    Settings,
+    amount::duration,
+    text::{LONGEST, read_toml},
+};
+use trainmaster_manager::Adapters;
+use trainmaster_net::{Door, TlsFiles};
+use trainmaster_policy::Choice;
+
+pub use self::limits::{DecisionConfig, JournalConfig, LimitsConfig};
+use super::{ServeError, log::LogLines, settings, store::faults::Faults};
+
+/// The daemon's configuration.
+///
+/// ```
+/// use trainmaster_daemon::Config;
+///
+/// let config = Config::from_toml(
+///     r#"
+///     listen = "127.0.0.1:7070"
+///     state_dir = "/var/lib/trainmaster"
+///     adapters = ["local=cluster.toml"]
+///
+///     [scheduler]
+///     engine = "optimus"
+///     "#,
+/// )
+/// .unwrap();
+/// assert_eq!(config.settings.engine, "optimus");
+/// assert!(Config::from_toml("listn = 1").unwrap_err().to_string().contains("listn"));
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The port for gRPC, metrics and JSON. Addresses other than loopback need TLS.
+    #[serde(deserialize_with = "listen")]
+    pub listen: SocketAddr,
+    /// The folder for the journal, the tokens and the adapters' folders.
+    pub state_dir: PathBuf,
+    /// The scheduler's settings. Default: [`DEFAULT_SETTINGS`](crate::DEFAULT_SETTINGS).
+    #[serde(skip)]
+    pub settings: Settings,
+    /// The file's `scheduler`, before it becomes `settings`.
+    scheduler: Option<Settings>,
+    /// The file that has the settings instead.
+    scheduler_file: Option<PathBuf>,
+    /// The policies for engines that use one.
+    #[serde(deserialize_with = "policy")]
+    pub policy: Choice,
+    /// The adapters that the program contains. Default: none.
+    #[serde(skip)]
+    pub available: Adapters,
+    /// Managers that run inside the daemon. `None`: the available ones that run by default.
+    pub adapters: Option<Vec<AdapterChoice>>,
+    /// The daemon's address for training programs. Default: the address of the port.
+    pub advertise: Option<String>,
+    /// Certificate and key of the port.
+    pub tls: Option<Tls>,
+    /// The file with the administrator's token. By default the daemon makes one in the state folder.
+    pub admin_token_file: Option<PathBuf>,
+    /// Host names under which the port may be called without TLS, in addition to `localhost`, numeric addresses, the
+    /// machine's own name and the name in `advertise`.
+    pub names: Vec<String>,
+    /// Whether the metrics need no token: `metrics = "open"`, otherwise `"token"`.
+    #[serde(rename = "metrics", deserialize_with = "is_open")]
+    pub metrics_open: bool,
+    /// Time until a plan expires without a newer one. Zero: never.
+    #[serde(deserialize_with = "duration")]
+    pub plan_ttl: Duration,
+    /// Maximum time for a program to stop.
+    #[serde(deserialize_with = "duration")]
+    pub grace: Duration,
+    /// Limits of engines and fits.
+    pub decision: DecisionConfig,
+    /// Limits of the journal.
+    pub journal: JournalConfig,
+    /// Limits of callers.
+    pub limits: LimitsConfig,
+    /// Whether the processes of jobs end with the daemon, if an adapter runs them.
+    pub end_jobs: bool,
+    /// Time after which a training program without its feed ends by itself.
+    #[serde(deserialize_with = "duration")]
+    pub orphan_grace: Duration,
+    /// The program of jobs without a command.
+    pub trainer: Option<PathBuf>,
+    /// Number of lines that couldn't be logged.
+    #[serde(skip)]
+    pub log: LogLines,
+    /// Injected faults of the disk.
+    #[doc(hidden)]
+    #[serde(skip)]
+    pub faults: Faults,
+}
+
+/// A manager that runs inside the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub struct AdapterChoice {
+    /// The adapter's name.
+    pub name: String,
+    /// Its configuration file. Without one, it uses its defaults.
+    pub config: Option<PathBuf>,
+}
+
+impl AdapterChoice {
+    /// Reads `name` or `name=file`.
+    pub fn parse(text: &str) -> Self {
+        match text.split_once('=') {
+            Some((name, file)) => Self { name: name.trim().into(), config: Some(file.trim().into()) },
+            None => Self { name: text.trim().into(), config: None },
+        }
+    }
+}
+
+impl From<String> for AdapterChoice {
+    fn from(text: String) -> Self {
+        Self::parse(&text)
+    }
+}
+
+impl std::fmt::Display for AdapterChoice {
+    /// The form that [`Self::parse`] reads, with an absolute path.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.config {
+            Some(file) => {
+                let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+                write!(f, "{}={}", self.name, file.display())
+            }
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// Files for TLS, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The certificate and its chain.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The certificate's authority, for programs on this machine. Default: the certificate itself.
+    pub ca: Option<PathBuf>,
+    /// Authorities whose certificates identify clients. By default there are none, and clients show tokens.
+    pub client_ca: Option<PathBuf>,
+    /// The certificates that these authorities have revoked.
+    pub client_crl: Option<PathBuf>,
+}
+
+impl Tls {
+    /// A certificate and its key.
+    pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        Self { cert: cert.into(), key: key.into(), ca: None, client_ca: None, client_crl: None }
+    }
+
+    /// The files of the port.
+    pub(super) fn files(&self) -> TlsFiles {
+        let Self { cert, key, client_ca, client_crl, .. } = self.clone();
+        TlsFiles { cert, key, client_ca, client_crl }
+    }
+
+    fn each(self, here: impl Fn(PathBuf) -> PathBuf) -> Self {
+        let Self { cert, key, ca, client_ca, client_crl } = self;
+        let maybe = |path: Option<PathBuf>| path.map(&here);
+        Self {
+            cert: here(cert),
+            key: here(key),
+            ca: maybe(ca),
+            client_ca: maybe(client_ca),
+            client_crl: maybe(client_crl),
+        }
+    }
+}
+
+impl Default for Config {
+    /// An empty configuration file.
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], Self::DEFAULT_PORT)),
+            state_dir: default_state_dir(),
+            settings: settings::defaults(),
+            scheduler: None,
+            scheduler_file: None,
+            policy: Choice::Shipped,
+            available: Adapters::default(),
+            adapters: None,
+            advertise: None,
+            tls: None,
+            admin_token_file: None,
+            names: Vec::new(),
+            metrics_open: false,
+            plan_ttl: Duration::from_secs(60),
+            grace: Duration::from_secs(30),
+            decision: DecisionConfig::default(),
+            journal: JournalConfig::default(),
+            limits: LimitsConfig::default(),
+            end_jobs: false,
+            orphan_grace: Duration::from_secs(300),
+            trainer: None,
+            log: LogLines::default(),
+            faults: Faults::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The defaults with this state folder: any free port on loopback, and no adapter.
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            state_dir: state_dir.into(),
+            adapters: Some(Vec::new()),
+            ..Self::default()
+        }
+    }
+
+    /// The default port of clients.
+    pub const DEFAULT_PORT: u16 = 7070;
+
+    /// Parses a configuration. Relative paths in it stay relative.
+    ///
+    /// # Errors
+    /// Names the key, the value and what is allowed.
+    pub fn from_toml(text: &str) -> Result<Self, ServeError> {
+        Self::read(text, Path::new(""))
+    }
+
+    /// Reads a configuration file. Relative paths in it start at its folder.
+    ///
+    /// # Errors
+    /// As [`from_toml`](Self::from_toml), with the file's name.
+    pub fn load(path: &Path) -> Result<Self, ServeError> {
+        let text = bounded(path).map_err(|error| ServeError::Config(format!("{}: {error}", path.display())))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Self::read(&text, folder).map_err(|error| ServeError::Config(format!("{}: {error}", path.display())))
+    }
+
+    fn read(text: &str, folder: &Path) -> Result<Self, ServeError> {
+        let file: Self = read_toml(text, LONGEST).map_err(|error| ServeError::Config(error.to_string()))?;
+        let mut config = file.within(folder);
+        match (config.scheduler.take(), config.scheduler_file.take()) {
+            (Some(_), Some(_)) => return Err(wrong("scheduler_file", "give it or [scheduler], not both")),
+            (Some(settings), None) => config.settings = settings,
+            (None, Some(path)) => config.settings = read_settings(&read_text("scheduler_file", &path)?)?,
+            (None, None) => {}
+        }
+        Ok(config)
+    }
+
+    /// Lets relative paths start at a folder.
+    fn within(self, folder: &Path) -> Self {
+        let here = |path: PathBuf| folder.join(path);
+        let maybe = |path: Option<PathBuf>| path.map(here);
+        let beside = |choice: AdapterChoice| AdapterChoice { config: maybe(choice.config), ..choice };
+        Self {
+            state_dir: here(self.state_dir),
+            scheduler_file: maybe(self.scheduler_file),
+            policy: match self.policy {
+                Choice::File(path) => Choice::File(here(path)),
+                choice => choice,
+            },
+            adapters: self.adapters.map(|adapters| adapters.into_iter().map(beside).collect()),
+            tls: self.tls.map(|tls| tls.each(here)),
+            admin_token_file: maybe(self.admin_token_file),
+            trainer: maybe(self.trainer),
+            ..self
+        }
+    }
+
+    /// Checks rules that also hold for flags.
+    pub(super) fn check(&self) -> Result<(), ServeError> {
+        if !self.listen.ip().is_loopback() && self.tls.is_none() {
+            let problem = format!(
+                "{} is open to other machines and needs TLS (tls.cert and tls.key; `trainmaster certs init` makes \
+                 them); or listen on 127.0.0.1",
+                self.listen
+            );
+            return Err(wrong("listen", &problem));
+        }
+        Ok(())
+    }
+
+    /// The host names under which the port may be called. With TLS, any: the certificate identifies the port.
+    pub(super) fn door(&self) -> Door {
+        match self.tls {
+            Some(_) => Door { names: None },
+            None => Door::of(self.names.iter().chain(&self.advertise).map(String::as_str)),
+        }
+    }
+
+    /// Descriptions of open doors that the site could close.
+    pub(super) fn open_doors(&self) -> Vec<String> {
+        let mut doors = Vec::new();
+        if self.metrics_open {
+            doors.push("the metrics are shown to whoever asks (metrics = \"open\")".to_owned());
+        }
+        if self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some() && tls.client_crl.is_none()) {
+            doors.push("a client's certificate can't be revoked (client_ca without client_crl)".to_owned());
+        }
+        doors
+    }
+}
+
+/// `$XDG_STATE_HOME/trainmaster`, or `.local/state/trainmaster` in the home folder.
+pub fn default_state_dir() -> PathBuf {
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
+    let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
+    base.unwrap_or_else(|| "/var/lib".into()).join("trainmaster")
+}
+
+/// Parses a numeric `host:port`, or `:port` for loopback.
+pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, ServeError> {
+    let full = if text.starts_with(':') { format!("127.0.0.1{text}") } else { text.to_owned() };
+    full.parse().map_err(|_| wrong("listen", &format!("{text:?} must be an address such as \"127.0.0.1:7070\"")))
+}
+
+fn bounded(path: &Path) -> io::Result<String> {
+    trainmaster_host::bounded::read_text(path, LONGEST as u64)
+}
+
+fn read_text(key: &str, path: &Path) -> Result<String, ServeError> {
+    bounded(path).map_err(|error| wrong(key, &format!("{}: {error}", path.display())))
+}
+
+fn read_settings(text: &str) -> Result<Settings, ServeError> {
+    Settings::from_toml(text).map_err(|error| wrong(&format!("scheduler.{}", error.key), &error.problem))
+}
+
+fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    parse_listen(&String::deserialize(from)?).map_err(D::Error::custom)
+}
+
+fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Choice, D::Error> {
+    Ok(String::deserialize(from)?.as_str().into())
+}
+
+fn is_open<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    match String::deserialize(from)?.as_str() {
+        "token" => Ok(false),
+        "open" => Ok(true),
+        other => Err(D::Error::custom(format!("{other:?} must be \"token\" or \"open\""))),
+    }
+}
+
+fn wrong(key: &str, problem: &str) -> ServeError {
+    ServeError::Config(format!("{key}: {problem}"))
+}
