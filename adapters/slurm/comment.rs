@@ -408,7 +408,7 @@ pub fn spec(pairs: &[(String, String)], name: &str) -> Result<JobSpec, String> {
 fn plain_name(name: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let name: String = name.chars().take(64).map(allowed).collect();
-    let name = name.trim_start_matches('.');
+    let name = name.trim_start_matches(['.', '-']);
     match name.bytes().all(|byte| byte.is_ascii_digit()) {
         true => format!("job{name}"),
         false => name.into(),

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use trainmaster_core::text::shown;
-use trainmaster_proto::v1::{CancelRequest, PauseRequest};
+use trainmaster_proto::v1::{CancelRequest, PauseRequest, SchedulingMode, StatusRequest};
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
     client::{Daemon, ServerArgs},
@@ -71,6 +71,15 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
                 }
             }
         }
+    }
+    if refused.is_none()
+        && act != Act::Cancel
+        && let Ok(status) = daemon.admin().status(StatusRequest {}).await
+        && status.get_ref().mode() != SchedulingMode::Active
+    {
+        eprintln!(
+            "note: scheduling isn't active, so programs run on as they are; it takes effect with `trainmaster mode active`"
+        );
     }
     refused.map_or(Ok(()), Err)
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    path::{Path, PathBuf},
+    path::{Path, PathBuf, absolute},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -462,7 +462,10 @@ struct Certified {
 impl Show for Certified {
     fn text(&self, _: &Paper) -> String {
         let Self { cert, key, ca, crl, role, days, earlier, names } = self;
-        let [cert, key, ca, crl] = [cert, key, ca, crl].map(|path| path.display());
+        // The configuration's own relative paths start at its folder.
+        let whole = |path: &PathBuf| absolute(path).unwrap_or_else(|_| path.clone());
+        let paths = [cert, key, ca, crl].map(whole);
+        let [cert, key, ca, crl] = paths.each_ref().map(|path| path.display());
         match role {
             None => format!(
                 "made for {days} days, for a daemon that is called {}. In its configuration:\n\n[tls]\n\

@@ -90,7 +90,14 @@ pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, out
             state_dir: config.state_dir.display().to_string(),
             engine: config.settings.engine.clone(),
         };
-        let daemon = Daemon::start(config.clone()).await.map_err(Error::from)?;
+        // A start can wait for a disk or a pipe.
+        let daemon = tokio::select! {
+            started = tokio::spawn(Daemon::start(config.clone())) => started.map_err(Error::from)?.map_err(Error::from)?,
+            () = signals.next() => {
+                eprintln!("ended before it was ready");
+                process::exit(1);
+            }
+        };
         let ca = config.tls.as_ref().map(|tls| tls.ca.clone().unwrap_or_else(|| tls.cert.clone()));
         let note = Note { token_file: absolute(daemon.admin_token()), ca: ca.as_deref().map(absolute) };
         let noted = note.write(daemon.url());

@@ -27,7 +27,7 @@ pub(crate) struct SubmitArgs {
     /// Job files in TOML; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
-    /// Show each job's token, for programs that no manager starts; the daemon shows it only now and keeps its hash
+    /// Show each job's token, for programs that no manager starts; the daemon shows it only now
     #[arg(long)]
     show_token: bool,
 }

@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{CWD, FileType, Mode, mknodat},
+    process::{Pid, Signal, kill_process},
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -103,6 +106,24 @@ fn refuses(output: &Output, code: i32, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "{word:?} isn't in: {text}");
     }
+}
+
+#[test]
+fn a_start_that_waits_for_a_pipe_can_be_ended() {
+    let folder = TempDir::new().unwrap();
+    let (pipe, state) = (folder.path().join("pipe"), folder.path().join("state"));
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let adapter = format!("local={}", pipe.display());
+    let args = ["serve", "--listen", "127.0.0.1:0", "--adapter", &adapter, "--state-dir", state.to_str().unwrap()];
+    let mut command = trainmaster(&args);
+    let mut child = command.env("TRAINMASTER_LOG", "error").stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while !state.join("journal.redb").exists() {
+        assert!(Instant::now() < end && child.try_wait().unwrap().is_none(), "it waits for the pipe");
+        sleep(Duration::from_millis(20));
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    refuses(&child.wait_with_output().unwrap(), 1, &["ended before it was ready"]);
 }
 
 #[test]

@@ -65,6 +65,6 @@ fn pad(role: &mut RoleSpec, default: Memory, threads: u32) {
 fn plain(name: &str) -> String {
     let name: String =
         name.chars().take(100).map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect();
-    let name = name.trim_start_matches('.');
+    let name = name.trim_start_matches(['.', '-']);
     if name.is_empty() { "default".into() } else { name.into() }
 }

@@ -116,7 +116,7 @@ impl App {
         let row = self.row.as_ref()?;
         let user = jobfile::name(&row.user);
         let differs = !row.user.is_empty() && tenant != user;
-        differs.then(|| format!("tenant: {:?} must be {user:?}, the application's user", shown(tenant, 64)))
+        differs.then(|| format!("tenant: \"{}\" must be {user:?}, the application's user", shown(tenant, 64)))
     }
 
     pub(super) fn job(&self) -> Option<u64> {

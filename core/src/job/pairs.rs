@@ -52,7 +52,7 @@ fn check(key: &str, text: &str) -> Result<(), JobSpecError> {
     } else if parts > DEEPEST {
         format!("a key of {parts} parts must have at most {DEEPEST}")
     } else if text.len() > LONGEST_VALUE {
-        format!("{:?}: {} bytes must be at most {LONGEST_VALUE}", shown(text, SHOWN), text.len())
+        format!("\"{}\": {} bytes must be at most {LONGEST_VALUE}", shown(text, SHOWN), text.len())
     } else {
         return Ok(());
     };

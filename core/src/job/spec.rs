@@ -313,11 +313,13 @@ impl JobSpec {
             [("name", &self.name), ("model", &self.model), ("tenant", &self.tenant), ("queue", &self.queue)]
         {
             let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-            if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(allowed) {
+            if name.is_empty() || name.len() > 128 || name.starts_with(['.', '-']) || !name.chars().all(allowed) {
                 let name = shown(name, 128);
                 return fail(
                     key,
-                    format!("{name:?} must be 1 to 128 letters, digits, '.', '_' or '-', not starting with '.'"),
+                    format!(
+                        "\"{name}\" must be 1 to 128 letters, digits, '.', '_' or '-', not starting with '.' or '-'"
+                    ),
                 );
             }
         }
@@ -361,8 +363,8 @@ impl JobSpec {
             let Some(role) = role else { continue };
             role.validate(key)?;
         }
-        if self.accuracy.is_some_and(|accuracy| !(0.0..=1.0).contains(&accuracy)) {
-            return fail("accuracy", "must be from 0 to 1".into());
+        if let Some(accuracy) = self.accuracy.filter(|accuracy| !(0.0..=1.0).contains(accuracy)) {
+            return fail("accuracy", format!("{accuracy} must be from 0 to 1"));
         }
         self.validate_labels()?;
         self.validate_stop()?;
@@ -401,7 +403,7 @@ impl JobSpec {
                 let text = shown(&data.upload, LONGEST_UPLOAD);
                 return fail(
                     "dataset.upload",
-                    format!("{text:?} must be at most {LONGEST_UPLOAD} bytes without control characters"),
+                    format!("\"{text}\" must be at most {LONGEST_UPLOAD} bytes without control characters"),
                 );
             }
             if !(0..=1 << 40).contains(&data.chunk_size) {
@@ -424,7 +426,7 @@ impl JobSpec {
         {
             if text.len() > most || text.chars().any(is_unseen) {
                 return fail(format!(
-                    "{:?} must be at most {most} bytes without control characters",
+                    "\"{}\" must be at most {most} bytes without control characters",
                     shown(text, most)
                 ));
             }
@@ -547,7 +549,7 @@ impl RoleSpec {
                 let name = shown(name, LONGEST_RESOURCE);
                 return fail(
                     "resources",
-                    format!("{name:?} must be a name of 1 to {LONGEST_RESOURCE} bytes without spaces"),
+                    format!("\"{name}\" must be a name of 1 to {LONGEST_RESOURCE} bytes without spaces"),
                 );
             }
             if !(0..=1_000_000_000_000).contains(&value) {

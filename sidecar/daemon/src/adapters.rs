@@ -52,14 +52,16 @@ impl RunningAdapters {
 /// Checks the names of the chosen adapters, and that their configuration files exist.
 ///
 /// # Errors
-/// No adapter has this name, or its file doesn't exist.
+/// No adapter has this name, two have it, or its file doesn't exist.
 pub(super) fn check(config: &Config) -> Result<(), ServeError> {
-    for AdapterChoice { name, config: file } in chosen(config) {
-        let checked = config.available.find(&name).and_then(|_| match &file {
+    let choices = chosen(config);
+    for (at, AdapterChoice { name, config: file }) in choices.iter().enumerate() {
+        let checked = config.available.find(name).and_then(|_| match file {
+            _ if choices[..at].iter().any(|earlier| earlier.name == *name) => Err("it is given twice".into()),
             Some(file) => fs::metadata(file).map(drop).map_err(|error| format!("{}: {error}", file.display())),
             None => Ok(()),
         });
-        checked.map_err(|problem| ServeError::Adapter { name, problem })?;
+        checked.map_err(|problem| ServeError::Adapter { name: name.clone(), problem })?;
     }
     Ok(())
 }

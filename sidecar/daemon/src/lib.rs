@@ -25,6 +25,7 @@ mod host;
 mod inside;
 mod log;
 mod pages;
+mod preflight;
 mod services;
 mod session;
 mod settings;
@@ -50,6 +51,7 @@ pub use self::{
     error::ServeError,
     flags::Flags,
     log::LogLines,
+    preflight::{UnusableFile, unusable_files},
     settings::{DEFAULT_SETTINGS, settings_table, settings_text},
     store::{Audit, JournalFile, StoreError, faults::Faults, read_audit, read_journal},
 };

@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use rustix::fs::OFlags;
+
 /// Minimum number of characters of a token.
 const SHORTEST: usize = 16;
 /// Maximum bytes of a file.
@@ -127,6 +129,18 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
+/// Opens a regular file for reading. A pipe isn't waited for.
+///
+/// # Errors
+/// It can't be opened, or is no regular file.
+pub fn open_file(path: &Path) -> io::Result<fs::File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
+    }
+}
+
 /// Reads a secret from a file, without the line's end.
 ///
 /// # Errors
@@ -147,11 +161,8 @@ pub fn read(path: &Path) -> Result<String, String> {
 /// The file can't be read, others can read or change it, or it is longer than 64 KiB. The error doesn't name the file.
 pub fn read_text(path: &Path) -> Result<String, String> {
     let fail = |error: io::Error| error.to_string();
-    let file = fs::File::open(path).map_err(fail)?;
+    let file = open_file(path).map_err(fail)?;
     let data = file.metadata().map_err(fail)?;
-    if !data.is_file() {
-        return Err("it is no file".into());
-    }
     // A group may have read access, because an administrator has to set that up.
     if data.mode() & 0o027 != 0 {
         let (mode, shown) = (data.mode() & 0o777, path.display());
@@ -225,6 +236,17 @@ mod tests {
             let read = read(&path);
             assert_eq!(read.is_ok(), fine, "{mode:o}: {read:?}");
             assert!(fine || read.unwrap_err().contains("chmod 600"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        for path in [&*pipe, folder.path(), Path::new("/dev/zero")] {
+            assert_eq!(read_text(path).unwrap_err(), "it is no file", "{}", path.display());
         }
     }
 

@@ -9,7 +9,7 @@ use rustix::{
 use trainmaster_daemon::{
     Config,
     adapters::{chosen, launch},
-    check_tokens,
+    check_tokens, unusable_files,
 };
 use trainmaster_manager::{Check, Health, nearest_folder};
 use trainmaster_terminal::client::ServerArgs;
@@ -30,6 +30,10 @@ pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArg
     if config.state_dir.is_dir() {
         found.extend(tokens(&config.state_dir));
     }
+    found.extend(unusable_files(config, theirs.is_some()).into_iter().map(|file| {
+        let detail = format!("{}; a daemon doesn't start with it", file.problem);
+        Found::new("machine", file.what, Health::Bad, detail)
+    }));
     for choice in chosen(config) {
         match config.available.find(&choice.name) {
             Ok(info) => {

@@ -12,6 +12,7 @@ use trainmaster_manager::{Adapters, Check, Health};
 use trainmaster_terminal::{
     Failure, Mood, Output, Paper, Show,
     client::ServerArgs,
+    one_line,
     sheet::{Column, Entry, Sheet},
 };
 
@@ -67,7 +68,9 @@ pub(crate) async fn run(
                 let folder = theirs.as_ref().map(|theirs| &*theirs.state_dir);
                 checks.extend(machine::examine(&config, folder, server));
             }
-            Err(error) => checks.push(Found::new("machine", "configuration", Health::Bad, error.to_string())),
+            Err(error) => {
+                checks.push(Found::new("machine", "configuration", Health::Bad, one_line(&error.to_string())))
+            }
         }
     }
     let findings = Findings { checks };

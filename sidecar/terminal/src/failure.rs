@@ -57,11 +57,7 @@ impl Failure {
 
     /// The failure in one line, without the excerpts of TOML parsers.
     pub fn line(&self) -> String {
-        let text = self.to_string();
-        let is_excerpt =
-            |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').starts_with('|');
-        let parts = text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !is_excerpt(line));
-        shown(&parts.collect::<Vec<_>>().join(": "), usize::MAX).into_owned()
+        one_line(&self.to_string())
     }
 
     /// Exit code of the program.
@@ -136,6 +132,13 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Refused(error.into()) }
     }
+}
+
+/// An error's text in one line, without the excerpts of TOML parsers.
+pub fn one_line(text: &str) -> String {
+    let is_excerpt = |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').starts_with('|');
+    let parts = text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !is_excerpt(line));
+    shown(&parts.collect::<Vec<_>>().join(": "), usize::MAX).into_owned()
 }
 
 #[cfg(test)]

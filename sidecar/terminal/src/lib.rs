@@ -9,6 +9,6 @@ pub mod sheet;
 pub mod stop;
 
 pub use self::{
-    failure::Failure,
+    failure::{Failure, one_line},
     output::{Answered, Mood, Output, Paper, Show},
 };

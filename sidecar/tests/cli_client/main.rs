@@ -336,4 +336,7 @@ fn a_job_that_no_manager_starts_has_a_note() {
     let ran = trainmaster(&daemon.address, &["submit", file.to_str().unwrap()]);
     assert!(ran.code == 0 && ran.out.contains("submitted"), "{}", ran.out);
     assert!(ran.err.starts_with("note: scheduling is paused") && ran.err.lines().count() == 1, "{}", ran.err);
+    let ran = trainmaster(&daemon.address, &["pause", "first"]);
+    assert!(ran.code == 0 && ran.out.contains("paused"), "{}", ran.out);
+    assert!(ran.err.starts_with("note: scheduling isn't active") && ran.err.lines().count() == 1, "{}", ran.err);
 }

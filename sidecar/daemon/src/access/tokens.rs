@@ -11,8 +11,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 use trainmaster_core::Span;
 use trainmaster_feed::hash_of;
-use trainmaster_host::bounded::read_text;
-use trainmaster_net::{TokenFile, secret};
+use trainmaster_host::bounded::take_text;
+use trainmaster_net::{
+    TokenFile,
+    secret::{self, open_file},
+};
 
 use super::{Role, is_name};
 
@@ -370,14 +373,18 @@ impl Entry {
 /// The file is invalid, so that a daemon doesn't start with it.
 pub fn check_tokens(state_dir: &Path) -> Result<Option<usize>, String> {
     let file = state_dir.join(FILE);
-    match read_text(&file, LONGEST) {
+    match read_table(&file) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         read => parse(&file, read).map(|entries| Some(entries.len())),
     }
 }
 
 fn load(path: &Path) -> Result<BTreeMap<String, Entry>, String> {
-    parse(path, read_text(path, LONGEST))
+    parse(path, read_table(path))
+}
+
+fn read_table(path: &Path) -> io::Result<String> {
+    open_file(path).and_then(|file| take_text(file, LONGEST))
 }
 
 /// The entries of a file. A file that doesn't exist has none.
@@ -581,6 +588,7 @@ mod tests {
         assert_eq!(check_tokens(folder.path()).unwrap_err(), problem);
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
-        assert_eq!(check_tokens(folder.path()).unwrap_err(), problem, "a file that never ends");
+        let problem = check_tokens(folder.path()).unwrap_err();
+        assert!(problem.ends_with("tokens.json: it is no file"), "a file that never ends: {problem}");
     }
 }

@@ -178,7 +178,7 @@ impl Owner {
         match self.ended.find(job).filter(|ended| scope.sees_status(&ended.status)) {
             Some(ended) => over(ended),
             // The answer contains only the beginning of a long name.
-            None => format!("there is no job {:?}{}", shown(job, 128), scope.words()),
+            None => format!("there is no job \"{}\"{}", shown(job, 128), scope.words()),
         }
     }
 

@@ -232,7 +232,7 @@ async fn serve(
     if let Role::Manager { name: Some(name) } = &who.role
         && *name != manager
     {
-        let problem = format!("manager: {:?} must be {name:?}: this token is that manager's", shown(&manager, 128));
+        let problem = format!("manager: \"{}\" must be {name:?}: this token is that manager's", shown(&manager, 128));
         return Err(Status::permission_denied(problem));
     }
     let turn = tokio::select! {

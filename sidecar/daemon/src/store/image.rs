@@ -1,16 +1,11 @@
 //! Reads a store without changing it. The file is copied into memory and opened there, without a lock, so a daemon may
 //! use it.
 
-use std::{
-    fs::{self, File},
-    io::Read,
-    path::Path,
-    thread,
-    time::Duration,
-};
+use std::{io::Read, path::Path, thread, time::Duration};
 
 use redb::{Database, ReadOnlyDatabase, ReadableDatabase, ReadableTable, StorageBackend, backends::InMemoryBackend};
 use trainmaster_core::journal::{self, Record};
+use trainmaster_net::secret::open_file;
 
 use super::{
     Audit, FILE, StoreError,
@@ -100,12 +95,13 @@ pub(super) fn read_audit(path: &Path) -> Result<Vec<Audit>, StoreError> {
 
 fn begins_as_store(path: &Path) -> bool {
     let mut head = [0; MAGIC.len()];
-    File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == MAGIC
+    open_file(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == MAGIC
 }
 
 fn load(path: &Path) -> Result<Vec<u8>, StoreError> {
     let fail = |problem: String| StoreError::File { path: path.to_owned(), problem };
-    let bytes = fs::read(path).map_err(|error| fail(error.to_string()))?;
+    let mut bytes = Vec::new();
+    open_file(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(|error| fail(error.to_string()))?;
     if bytes.is_empty() { Err(fail("it is empty".into())) } else { Ok(bytes) }
 }
 
@@ -138,6 +134,8 @@ fn is_in_use(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use trainmaster_core::{Event, JobSpec, Scheduler, Settings, Time};
 
     use super::*;
