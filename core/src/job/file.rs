@@ -427,6 +427,7 @@ mod tests {
                 "dataset.chunks",
             ),
             ("name = \"../x\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }".into(), "name"),
+            ("name = \"-x\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }".into(), "name"),
             ("name = \"x\"\nworker = { cpu = 1 }".into(), "server"),
             ("name = \"17\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }".into(), "number"),
         ] {

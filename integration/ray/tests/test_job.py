@@ -140,6 +140,7 @@ MISTAKES = [
     ({"partitions": "two", "resize": "fixed"}, "partitions: 'two'"),
     ({"partitions": [{"size": 2}], "resize": "fixed"}, r"partitions\[0\].size: unknown key"),
     ({"name": "../x"}, "name"),
+    ({"name": "-x"}, "name"),
     ({"name": "17"}, "number"),
 ]
 

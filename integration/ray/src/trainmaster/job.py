@@ -18,7 +18,7 @@ Resize = Literal["any", "workers", "fixed"]
 Stop = Literal["epochs", "optimal", "accuracy"]
 UtilityKind = Literal["sigmoid", "constant", "linear", "step", "table"]
 
-_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
+_NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,128}")
 _AMOUNTS = ("gpu", "cpu", "memory", "disk", "bandwidth")
 _MOST_SLOTS = 10_000
 _T = TypeVar("_T")
@@ -196,7 +196,7 @@ class Job:
         names = {"name": self.name, "model": self.model or self.name, "tenant": self.tenant, "queue": self.queue}
         for key, name in names.items():
             if not isinstance(name, str) or not _NAME.fullmatch(name):
-                allowed = "1 to 128 letters, digits, '.', '_' or '-', not starting with '.'"
+                allowed = "1 to 128 letters, digits, '.', '_' or '-', not starting with '.' or '-'"
                 raise JobError(f"{key}: {name!r} must be {allowed}")
         if self.name.isdecimal():
             raise JobError(f"name: {self.name!r} reads as a job's number; put a letter into it")
