@@ -19,7 +19,6 @@ mod config;
 pub mod gres;
 pub mod hostlist;
 pub mod node;
-
 pub mod reservation;
 pub mod seen;
 pub mod submit;
@@ -31,7 +30,7 @@ use trainmaster_core::settings::ShapeRules;
 pub use self::client::COMMANDS;
 pub use self::{
     config::{Config, ConfigError},
-    translator::Translator,
+    translator::{Translator, plan_of},
 };
 
 /// The shapes that Slurm can carry out: a job reserves the same on each of its nodes, and a running job with GPUs can't

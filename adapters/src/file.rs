@@ -115,19 +115,19 @@ pub(crate) fn amount(key: &str, value: &Value) -> Result<i64, String> {
 }
 
 /// Reads a value in sub-units: `#[serde(deserialize_with = "file::mbit")]`.
-#[cfg(any(feature = "ray", feature = "yarn"))]
+#[cfg(feature = "yarn")]
 pub(crate) fn mbit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
     amount("bandwidth", &Value::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
 /// The same for memory and disks.
-#[cfg(any(feature = "ray", feature = "yarn"))]
+#[cfg(feature = "yarn")]
 pub(crate) fn mib<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
     amount("disk", &Value::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
 /// Reads a duration from `LEAST` milliseconds to a day.
-#[cfg(any(feature = "ray", feature = "yarn"))]
+#[cfg(feature = "yarn")]
 pub(crate) fn span<'de, D: Deserializer<'de>, const LEAST: u64>(from: D) -> Result<Duration, D::Error> {
     let (least, most) = (Duration::from_millis(LEAST), Duration::from_secs(24 * 3600));
     match duration(from)? {
@@ -137,7 +137,7 @@ pub(crate) fn span<'de, D: Deserializer<'de>, const LEAST: u64>(from: D) -> Resu
 }
 
 /// Reads a manager's name.
-#[cfg(any(feature = "ray", feature = "yarn"))]
+#[cfg(feature = "yarn")]
 pub(crate) fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let name = String::deserialize(from)?;
     check_name(&name).map_err(|problem| D::Error::custom(format!("{name:?}: {problem}")))?;

@@ -11,6 +11,7 @@ use anyhow::{Error, anyhow};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Serialize, Serializer};
+use tokio::{runtime::Handle, task::JoinHandle};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use trainmaster_core::{Settings, settings::Parameter};
@@ -92,10 +93,10 @@ pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, out
         };
         // A start can wait for a disk or a pipe.
         let daemon = tokio::select! {
-            started = tokio::spawn(Daemon::start(config.clone())) => started.map_err(Error::from)?.map_err(Error::from)?,
+            started = start(config.clone()) => started.map_err(Error::from)?.map_err(Error::from)?,
             () = signals.next() => {
                 eprintln!("ended before it was ready");
-                process::exit(1);
+                process::exit(0);
             }
         };
         let ca = config.tls.as_ref().map(|tls| tls.ca.clone().unwrap_or_else(|| tls.cert.clone()));
@@ -122,6 +123,11 @@ pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, out
         drop(noted);
         Ok(())
     })
+}
+
+/// Starts the daemon on a thread of its own: it reads files, and signals are heard meanwhile even with one CPU.
+fn start(config: Config) -> JoinHandle<Result<Daemon, ServeError>> {
+    tokio::task::spawn_blocking(|| Handle::current().block_on(Daemon::start(config)))
 }
 
 /// Raises this process's limit on open files, if necessary and possible, to that of these connections and a reserve for

@@ -2,11 +2,39 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use trainmaster_core::{DecisionId, Enactment, JobId};
+use trainmaster_core::{DecisionId, Enactment, End, Issue, JobId, Scheduler, Span, State};
 use trainmaster_manager::{Action, Follower, Follows, Named, Order, Taken};
-use trainmaster_proto::v1;
+use trainmaster_proto::{JobFacts, end_name, external_to_wire, job_plan, v1};
 
 use super::{Ordered, Translator, enacted};
+
+/// What changed in a scheduler's plan since the last call, or all of it. `None`: nothing changed.
+pub fn plan_of(scheduler: &mut Scheduler, full: bool) -> Option<v1::Plan> {
+    let changed = scheduler.take_issues();
+    if changed.is_empty() && !full {
+        return None;
+    }
+    let issues = if full { scheduler.all_issues() } else { changed };
+    let state = scheduler.state();
+    let jobs = issues.iter().map(|issue| job_plan(state, issue, facts(state, issue))).collect();
+    Some(v1::Plan { term: state.term.0, decision: state.decision.0, ttl_ms: 0, jobs, full })
+}
+
+/// The facts of a job that a translator needs. Slurm has the job's name, owner, token and programs.
+fn facts<'a>(state: &'a State, issue: &Issue) -> JobFacts<'a> {
+    let active = state.job(issue.job);
+    let job = active.or_else(|| state.leaving_jobs().get(&issue.job));
+    JobFacts {
+        name: "",
+        tenant: "",
+        spec: active.map(|job| &*job.spec),
+        external: job.and_then(|job| job.external.as_ref()).map(external_to_wire),
+        // A job that ended here ends by itself in Slurm, or has ended there first.
+        ended: if active.is_some() { "" } else { end_name(End::Completed) },
+        token: "",
+        grace: Span::ZERO,
+    }
+}
 
 impl Translator {
     /// Takes a plan: all of it, or its changes. O(its jobs), and O(known jobs) if it is full.
@@ -37,21 +65,25 @@ impl Follows for Translator {
         let external = job.external.as_ref().filter(|external| external.cluster == self.config.manager);
         let native = external.and_then(|external| external.native.parse().ok());
         let Some(native) = native.or_else(|| self.native(id)) else { return Taken::Ignored };
-        let known = self.orders.get(&native);
+        let known = self.orders.get_mut(&native);
         // After Slurm's numbers began again, the newer job has the number.
-        if known.is_some_and(|known| known.job > id) {
+        if known.as_ref().is_some_and(|known| known.job > id) {
             return Taken::Ignored;
         }
         let order = match order {
             Ok(order) => order,
             Err(cause) => return Taken::Refused(cause),
         };
-        let known = known.filter(|known| known.job == id);
-        if known.is_some_and(|known| known.order == order) {
+        let mut known = known.filter(|known| known.job == id);
+        if let Some(known) = known.as_mut().filter(|known| known.order == order) {
+            known.decision = DecisionId(job.decision);
             return Taken::Same;
         }
-        // A slot that was given stays charged until it is observed to be gone, even if the job never started there.
-        let gave = known.map_or(order.incarnation > 0, |known| known.frees || known.order.run().is_some());
+        // A slot that was given stays charged until it is observed to be gone, even if the job never started there, and
+        // even if it was taken away before a plan gave it.
+        let gave = known.map_or(order.incarnation > 0, |known| {
+            known.frees || known.order.run().is_some() || known.order.incarnation < order.incarnation
+        });
         let frees = gave && order.run().is_none();
         self.by_core.insert(id, native);
         self.orders.insert(native, Ordered { job: id, decision: DecisionId(job.decision), order, frees });
@@ -67,8 +99,8 @@ impl Follows for Translator {
 }
 
 impl Ordered {
-    /// Whether the scheduler considers the job ended.
+    /// Whether the scheduler considers the job ended. A job that it stops is active until its end is observed.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.order.action, Action::Stop { .. })
+        self.order.action == Action::Stop { completed: true }
     }
 }

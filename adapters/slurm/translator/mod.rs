@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use trainmaster_core::{DecisionId, Enactment, Event, Incarnation, JobId, ServerSpec, event::ObservedSlot, job::Phase};
 use trainmaster_manager::{Follower, Order};
 
+pub use self::follow::plan_of;
 use super::{
     Config,
     call::{Action, CallResult, Purpose, SlurmCall, Update},
@@ -21,7 +22,7 @@ use super::{
 
 /// Translates between Slurm and the core.
 ///
-/// First the host passes the full plan to [`plan`](Self::plan), and later each change of it. In each round, it loads an
+/// First the host passes the full plan ([`plan_of`]) to [`plan`](Self::plan), and later each change of it. In each round, it loads an
 /// [`Observation`](super::seen::Observation), and applies the events of [`observe`](Self::observe). If jobs were
 /// submitted, it does so again with the same observation, because their states are reported under the numbers in the
 /// plan. It lets the core decide, and makes the [`calls`](Self::calls). It reports each answer with

@@ -250,7 +250,7 @@ impl Tracked {
         let now = (incarnation, slots, doing);
         let news = match end {
             // It may have started and ended between two observations. This event frees its issued slots.
-            Some(_) if !self.told_end && ordered.order.incarnation > 0 => true,
+            Some(_) if !self.told_end => true,
             // Slurm holds the job, so the slots that the core revoked are free.
             None if ordered.frees && self.is_kept(at) => true,
             // A job that never had slots isn't reported, except in a resync.

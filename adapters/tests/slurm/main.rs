@@ -13,15 +13,14 @@ use trainmaster_adapters::slurm::{
     Config, Translator,
     call::{Action, Purpose, SlurmCall, SlurmError},
     comment::{Given, Part, Tag},
+    plan_of,
     seen::JobPhase,
     shape_rules,
 };
 use trainmaster_core::{
-    Enactment, Event, EventError, Issue, JobId, Mode, Role, Scheduler, Settings, Shape, Span, Time, Verdict,
+    Enactment, Event, EventError, JobId, Mode, Role, Scheduler, Settings, Shape, Span, Time, Verdict,
     settings::Stability,
 };
-
-use trainmaster_proto::{JobFacts, external_to_wire, job_plan, v1};
 
 const RING: &str = "trainmaster;mode=allreduce;worker.gpu=1;worker.cpu=2;worker.memory=1GiB;worker.max=8";
 const SERVERS: &str = "trainmaster;mode=sync;worker.gpu=1;worker.cpu=4;worker.max=4;server.cpu=2;server.max=4";
@@ -73,28 +72,12 @@ impl World {
         self.attached = false;
     }
 
-    /// Passes the translator what changed in the plan. The last issues of ended jobs have no external id.
+    /// Passes the translator what changed in the plan.
     fn plan(&mut self) {
         let full = !std::mem::replace(&mut self.attached, true);
-        let changed = self.scheduler.take_issues();
-        let issues = if full { self.scheduler.all_issues() } else { changed };
-        let state = self.scheduler.state();
-        let plan = |issue: &Issue| {
-            let active = state.job(issue.job);
-            let job = active.or_else(|| state.leaving_jobs().get(&issue.job));
-            let facts = JobFacts {
-                name: "",
-                tenant: "",
-                spec: active.map(|job| &*job.spec),
-                external: job.and_then(|job| job.external.as_ref()).map(external_to_wire),
-                ended: if active.is_some() { "" } else { "completed" },
-                token: "",
-                grace: Span(0),
-            };
-            job_plan(state, issue, facts)
-        };
-        let jobs = issues.iter().map(plan).collect();
-        self.translator.plan(v1::Plan { term: 0, decision: state.decision.0, ttl_ms: 0, jobs, full });
+        if let Some(plan) = plan_of(&mut self.scheduler, full) {
+            self.translator.plan(plan);
+        }
     }
 
     fn apply(&mut self, event: Event) {
@@ -114,8 +97,11 @@ impl World {
     fn round(&mut self) -> Vec<SlurmCall> {
         self.slurm.tick();
         let seen = self.slurm.observation();
-        // The first pass submits new jobs, and the second reports their states.
-        for _ in 0..2 {
+        self.plan();
+        let events = self.translator.observe(&seen);
+        let submits = events.iter().any(|event| matches!(event, Event::JobSubmitted { .. }));
+        events.into_iter().for_each(|event| self.apply(event));
+        if submits {
             self.plan();
             let events = self.translator.observe(&seen);
             events.into_iter().for_each(|event| self.apply(event));
@@ -450,6 +436,17 @@ fn a_finished_training_is_not_taken_anew_by_a_new_agent() {
 }
 
 #[test]
+fn a_job_that_the_scheduler_stops_ends_in_the_core_too() {
+    let mut world = World::new(1, 1, "fifo");
+    let id = world.sbatch(&format!("{RING};time_limit=20s"));
+    let orders = world.rounds(60);
+    assert!(matches!(&orders[..], [_, SlurmCall { action: Action::Cancel, .. }]), "{orders:?}");
+    assert!(matches!(world.slurm.jobs[&id].phase(), JobPhase::Over(_)));
+    assert!(world.scheduler.state().jobs.is_empty(), "its end wasn't reported");
+    assert_eq!(world.scheduler.state().leaving_jobs().len(), 0);
+}
+
+#[test]
 fn only_in_active_mode_a_finished_training_is_ended() {
     for mode in [Mode::Shadow, Mode::Paused] {
         let mut world = World::new(1, 1, "fifo");
@@ -583,6 +580,14 @@ proptest! {
         world.rounds(900);
         for id in &ids {
             prop_assert_eq!(world.agrees(*id), Ok(()));
+        }
+        let state = world.scheduler.state();
+        for job in state.jobs.values() {
+            let native: u32 = job.external.as_ref().unwrap().native.parse().unwrap();
+            let phase = world.slurm.jobs[&native].phase();
+            prop_assert!(!matches!(phase, JobPhase::Over(_)), "the core doesn't know that {} ended", native);
+            let waits = job.verdict.allocation().is_none();
+            prop_assert!(!waits || job.issued.allocation.is_none(), "{} waits and has issued slots", native);
         }
     }
 }

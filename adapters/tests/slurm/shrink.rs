@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trainmaster_adapters::slurm::call::{Action, Purpose, SlurmCall};
-use trainmaster_core::{Allocation, Scheduler, Span, Verdict, engine::Engine, testing::Scripted};
+use trainmaster_core::{Allocation, Event, Mode, Scheduler, Span, Verdict, engine::Engine, testing::Scripted};
 
 use super::{RING, World, settings};
 
@@ -108,4 +108,39 @@ fn where_the_batch_script_must_go_it_is_a_restart() {
     assert_eq!(purposes(&orders), [Some(Purpose::Start), None, Some(Purpose::Start)], "{orders:?}");
     assert_eq!(world.nodes(id), ["node2"]);
     world.agrees(id).unwrap();
+}
+
+#[test]
+fn what_leaves_its_nodes_while_scheduling_is_paused_is_as_submitted_again() {
+    let mut world = World::new(3, 2, "fifo");
+    let scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(places(vec![vec![vec![0, 1]]])));
+    world.scheduler = scheduler.unwrap();
+    let id = world.sbatch(&format!("{RING};worker.requested=4"));
+    world.rounds(5);
+    assert_eq!(world.nodes(id), ["node1", "node2"]);
+    let job = world.core(id);
+    world.apply(Event::JobHeld { job, held: true });
+    assert_eq!(purposes(&world.round()), [None], "it is requeued");
+    world.apply(Event::ModeSet(Mode::Paused));
+    let orders = world.rounds(5);
+    let [SlurmCall { action: Action::Update(update), .. }] = &orders[..] else { panic!("{orders:?}") };
+    assert_eq!((update.purpose, update.nodes, update.tasks), (Purpose::Release, Some((1, 1)), Some(1)));
+}
+
+#[test]
+fn slots_that_were_issued_and_revoked_between_two_plans_are_free() {
+    let mut world = World::new(1, 2, "fifo");
+    let script = vec![vec![vec![0, 0], vec![]], vec![vec![], vec![0, 0]]];
+    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(places(script))).unwrap();
+    let ids = [world.sbatch(RING), world.sbatch(RING)];
+    world.rounds(8);
+    let waits = &world.slurm.jobs[&ids[1]].admin_comment;
+    assert!(waits.contains("waits until 2 gpu more is released on node1"), "{waits}");
+    // One observation shows that the room is free, and that the owner holds the job.
+    world.slurm.end(ids[0], 3);
+    world.slurm.jobs.get_mut(&ids[1]).unwrap().priority = 0;
+    world.rounds(5);
+    let job = world.scheduler.state().job(world.core(ids[1])).unwrap();
+    assert!(job.held && job.issued.incarnation.0 > 0, "it was issued");
+    assert_eq!(job.issued.allocation, None, "its slots are charged");
 }

@@ -326,7 +326,7 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
 
 fn history(job: &Job, findings: &mut Vec<Finding>) {
     let mut add = |topic, text: String| findings.push(Finding { topic, blocks: false, text });
-    // Without a start, incarnations were only refused.
+    // Without a start, all incarnations were refused.
     if job.seen.started.is_some() {
         let restarts = job.issued.incarnation.0.saturating_sub(1);
         add(

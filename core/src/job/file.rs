@@ -246,7 +246,7 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
             .map(|row| ProfiledSpeed { servers: row.p, workers: row.w, speed: row.speed })
             .collect(),
     };
-    spec.validate()?;
+    spec.validate_new()?;
     Ok(spec)
 }
 

@@ -303,6 +303,22 @@ impl JobSpec {
         pairs::parse(pairs)
     }
 
+    /// Makes the checks of a new job: [`validate`](Self::validate), and rules that jobs in old journals may break.
+    ///
+    /// # Errors
+    /// The first key that is wrong, its value and what is allowed.
+    pub fn validate_new(&self) -> Result<(), JobSpecError> {
+        self.validate()?;
+        let names = [("name", &self.name), ("model", &self.model), ("tenant", &self.tenant), ("queue", &self.queue)];
+        match names.into_iter().find(|(_, name)| name.starts_with('-')) {
+            None => Ok(()),
+            // Commands would read it as an option.
+            Some((key, name)) => {
+                Err(JobSpecError { key: key.into(), problem: format!("{name:?} must not start with '-'") })
+            }
+        }
+    }
+
     /// Makes all checks that need no cluster.
     ///
     /// # Errors
@@ -313,13 +329,11 @@ impl JobSpec {
             [("name", &self.name), ("model", &self.model), ("tenant", &self.tenant), ("queue", &self.queue)]
         {
             let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-            if name.is_empty() || name.len() > 128 || name.starts_with(['.', '-']) || !name.chars().all(allowed) {
+            if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(allowed) {
                 let name = shown(name, 128);
                 return fail(
                     key,
-                    format!(
-                        "\"{name}\" must be 1 to 128 letters, digits, '.', '_' or '-', not starting with '.' or '-'"
-                    ),
+                    format!("\"{name}\" must be 1 to 128 letters, digits, '.', '_' or '-', not starting with '.'"),
                 );
             }
         }

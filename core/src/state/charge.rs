@@ -8,6 +8,7 @@ use crate::{
     job::{Demand, Job},
     resources::{Amounts, DISK, MEMORY},
     server::Usage,
+    settings::Mode,
     state::State,
 };
 
@@ -81,6 +82,10 @@ impl State {
         let charge = self.charge(&after);
         drop(after);
         self.move_charge(&charged, &charge);
+        // Outside of active mode, a job is handed back in the shape that it has.
+        if self.mode != Mode::Active {
+            self.outbox.unsent.insert(id);
+        }
     }
 
     /// Removes one charge from the servers and adds another.

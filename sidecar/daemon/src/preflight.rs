@@ -1,6 +1,6 @@
 //! Checks of the files without which a daemon doesn't start, for `doctor`.
 
-use std::{fs::File, io, path::Path};
+use std::{io, path::Path};
 
 use trainmaster_net::{Tls, secret};
 
@@ -24,11 +24,14 @@ pub struct UnusableFile {
 pub fn unusable_files(config: &Config, in_use: bool) -> Vec<UnusableFile> {
     let made = config.state_dir.join(ADMIN_TOKEN);
     let admin = match &config.admin_token_file {
-        Some(file) => secret::read(file).map(drop),
+        Some(file) if !is_hidden(file) => secret::read(file).map(drop),
         None if is_there(&made) => secret::read(&made).map(drop),
-        None => Ok(()),
+        Some(_) | None => Ok(()),
     };
-    let certificate = config.tls.as_ref().map_or(Ok(()), |tls| Tls::read(tls.files()).map(drop));
+    let certificate = match &config.tls {
+        Some(tls) if !is_hidden(&tls.cert) && !is_hidden(&tls.key) => Tls::read(tls.files()).map(drop),
+        Some(_) | None => Ok(()),
+    };
     let journal = match !in_use && is_there(&config.state_dir.join(FILE)) {
         true => JournalFile::read(&config.state_dir).map(drop).map_err(|error| error.to_string()),
         false => Ok(()),
@@ -38,14 +41,13 @@ pub fn unusable_files(config: &Config, in_use: bool) -> Vec<UnusableFile> {
     checks.into_iter().filter_map(|(what, check)| Some(UnusableFile { what, problem: check.err()? })).collect()
 }
 
-/// Whether there is such a file that isn't another user's secret.
+/// Whether only another user can read a file.
+fn is_hidden(path: &Path) -> bool {
+    secret::open_file(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
 fn is_there(path: &Path) -> bool {
-    let hidden = |error: &io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
-    match path.metadata() {
-        Ok(data) if data.is_file() => !File::open(path).is_err_and(|error| hidden(&error)),
-        Ok(_) => true,
-        Err(error) => !hidden(&error),
-    }
+    path.symlink_metadata().is_ok() && !is_hidden(path)
 }
 
 #[cfg(test)]

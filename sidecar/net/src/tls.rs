@@ -130,7 +130,7 @@ fn fail(path: &Path, problem: impl ToString) -> TlsError {
 }
 
 fn open(path: &Path) -> Result<BufReader<File>, TlsError> {
-    File::open(path).map(BufReader::new).map_err(|error| fail(path, error))
+    secret::open_file(path).map(BufReader::new).map_err(|error| fail(path, error))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -59,7 +59,7 @@ pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
             .map(|sample| ProfiledSpeed { servers: sample.servers, workers: sample.workers, speed: sample.speed })
             .collect(),
     };
-    spec.validate()?;
+    spec.validate_new()?;
     Ok(spec)
 }
 

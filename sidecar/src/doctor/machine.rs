@@ -30,7 +30,7 @@ pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArg
     if config.state_dir.is_dir() {
         found.extend(tokens(&config.state_dir));
     }
-    found.extend(unusable_files(config, theirs.is_some()).into_iter().map(|file| {
+    found.extend(unusable_files(config, is_theirs(&config.state_dir, theirs)).into_iter().map(|file| {
         let detail = format!("{}; a daemon doesn't start with it", file.problem);
         Found::new("machine", file.what, Health::Bad, detail)
     }));
@@ -50,7 +50,7 @@ pub(super) fn examine(config: &Config, theirs: Option<&Path>, server: &ServerArg
 
 fn state_folder(folder: &Path, theirs: Option<&Path>) -> Found {
     let shown = folder.display();
-    if theirs == Some(&*absolute(folder).unwrap_or_else(|_| folder.to_owned())) {
+    if is_theirs(folder, theirs) {
         // The daemon itself reports whether it can write there. It may belong to another user.
         return Found::new("machine", "state folder", Health::Good, format!("{shown}, the daemon's"));
     }
@@ -63,6 +63,10 @@ fn state_folder(folder: &Path, theirs: Option<&Path>) -> Found {
         check.detail += &format!("; the daemon that answers has another, {}", theirs.display());
     }
     Found::of("machine", check)
+}
+
+fn is_theirs(folder: &Path, theirs: Option<&Path>) -> bool {
+    theirs == Some(&*absolute(folder).unwrap_or_else(|_| folder.to_owned()))
 }
 
 fn tokens(folder: &Path) -> Option<Found> {

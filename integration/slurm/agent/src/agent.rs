@@ -12,17 +12,16 @@ use serde_json::{Value, json};
 use trainmaster_adapters::slurm::{
     Translator,
     call::{CallResult, SlurmCall},
+    plan_of,
     seen::Observation,
 };
-use trainmaster_core::{
-    Budget, End, Event, EventError, Issue, JobId, Mode, Reason, Role, Scheduler, Shape, Span, State, Term, Verdict,
-};
+use trainmaster_core::{Budget, End, Event, EventError, JobId, Mode, Role, Scheduler, Shape, Span, Term, Verdict};
 use trainmaster_feed::{JobAssignment, Standing, Unavailable};
 use trainmaster_host::{
     Answers, Clock, Journal, JournalLimits, JournalMetrics, LateReply, Made, TicketLimits, TicketMetrics, Tickets,
     assignment, begin,
 };
-use trainmaster_proto::{JobFacts, Progress, end_name, external_to_wire, job_plan, v1};
+use trainmaster_proto::Progress;
 
 use crate::{
     config::{Config, Watched},
@@ -201,27 +200,17 @@ impl Agent {
         calls
     }
 
-    /// Passes the translator what changed in the plan, and sometimes the full plan: its reasons then have today's
+    /// Passes the translator what changed in the plan, and sometimes the full plan: its reasons then have current
     /// numbers, before a hold repeats them.
     fn plan(&mut self) {
-        let changed = self.scheduler.take_issues();
         let renewal = Duration::from_secs(self.config.slurm.lease.unsigned_abs() / 4);
         let full = self.planned.is_none_or(|at| at.elapsed() > renewal);
         if full {
             self.planned = Some(Instant::now());
-        } else if changed.is_empty() {
-            return;
         }
-        let issues = if full { self.scheduler.all_issues() } else { changed };
-        let state = self.scheduler.state();
-        let jobs = issues.iter().map(|issue| job_plan(state, issue, facts(state, issue)));
-        self.translator.plan(v1::Plan {
-            term: state.term.0,
-            decision: state.decision.0,
-            ttl_ms: 0,
-            jobs: jobs.collect(),
-            full,
-        });
+        if let Some(plan) = plan_of(&mut self.scheduler, full) {
+            self.translator.plan(plan);
+        }
     }
 
     /// Applies the changes in an observation. Returns whether jobs were submitted.
@@ -505,26 +494,6 @@ impl Agent {
             problem: self.journal.error().map(|problem| &**problem),
             jobs: jobs.collect(),
         }
-    }
-}
-
-/// The facts of a job's plan that the translator needs. Slurm has the job's name, owner, token and programs.
-fn facts<'a>(state: &'a State, issue: &Issue) -> JobFacts<'a> {
-    let active = state.job(issue.job);
-    let job = active.or_else(|| state.leaving_jobs().get(&issue.job));
-    let ended = match &issue.verdict {
-        _ if active.is_some() => "",
-        Verdict::Stop(Reason::Cancelled) => end_name(End::Cancelled),
-        _ => end_name(End::Completed),
-    };
-    JobFacts {
-        name: "",
-        tenant: "",
-        spec: active.map(|job| &*job.spec),
-        external: job.and_then(|job| job.external.as_ref()).map(external_to_wire),
-        ended,
-        token: "",
-        grace: Span(0),
     }
 }
 

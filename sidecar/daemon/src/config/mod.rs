@@ -24,7 +24,7 @@ use trainmaster_policy::Choice;
 pub use self::limits::{DecisionConfig, JournalConfig, LimitsConfig};
 use super::{ServeError, log::LogLines, settings, store::faults::Faults};
 
-/// The daemon's configuration.
+/// The daemon's configuration. [`from_toml`](Self::from_toml) and [`load`](Self::load) read it.
 ///
 /// ```
 /// use trainmaster_daemon::Config;
@@ -318,7 +318,8 @@ impl Config {
 /// `$XDG_STATE_HOME/trainmaster`, or `.local/state/trainmaster` in the home folder.
 pub fn default_state_dir() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
-    let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
+    // A relative path isn't allowed there.
+    let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home);
     base.unwrap_or_else(|| "/var/lib".into()).join("trainmaster")
 }
 
