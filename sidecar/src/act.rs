@@ -78,7 +78,7 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
         && status.get_ref().mode() != SchedulingMode::Active
     {
         eprintln!(
-            "note: scheduling isn't active, so nothing changes for programs yet; it takes effect with `trainmaster mode active`"
+            "note: scheduling isn't active, so nothing changes for programs yet; `trainmaster mode active` does it"
         );
     }
     refused.map_or(Ok(()), Err)

@@ -22,10 +22,10 @@ use super::{
 
 /// Translates between Slurm and the core.
 ///
-/// First the host passes the full plan ([`plan_of`]) to [`plan`](Self::plan), and later each change of it. In each round, it loads an
-/// [`Observation`](super::seen::Observation), and applies the events of [`observe`](Self::observe). If jobs were
-/// submitted, it does so again with the same observation, because their states are reported under the numbers in the
-/// plan. It lets the core decide, and makes the [`calls`](Self::calls). It reports each answer with
+/// First the host passes the full plan ([`plan_of`]) to [`plan`](Self::plan), and later each change of it. In each
+/// round, it loads an [`Observation`](super::seen::Observation), and applies the events of [`observe`](Self::observe).
+/// If jobs were submitted, it does so again with the same observation, because their states are reported under the
+/// numbers in the plan. It lets the core decide, and makes the [`calls`](Self::calls). It reports each answer with
 /// [`answered`](Self::answered), and applies the resulting events too.
 ///
 /// A new translator reports the whole state again, within one resync. Nothing is lost at a restart of the host, because

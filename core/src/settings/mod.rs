@@ -49,7 +49,7 @@ impl std::fmt::Display for Parameter {
     }
 }
 
-/// Rules that pin jobs. A pinned job is marked in the engine's input. It isn't vetoed afterwards. A file has a table, or
+/// Rules that pin jobs. A pinned job is marked in the engine's input. It isn't vetoed afterwards. A file has a table,
 /// `"on"` or `"off"`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
@@ -83,8 +83,8 @@ pub struct ShapeRules {
     pub grow_in_place: bool,
     /// Reservable thousandths of each device, CPU and bandwidth: 1000, or more to let tasks share unused capacity.
     /// Applies only to servers that list their devices. CPUs and bandwidth are oversubscribed under all engines. Two
-    /// tasks get the same whole device only under engines that use measured load. A file has the factor, from 1 to 8. The
-    /// alias is the former name.
+    /// tasks get the same whole device only under engines that use measured load. A file has the factor, from 1 to 8.
+    /// The alias is the former name.
     #[serde(alias = "overbook", with = "forms::times")]
     pub oversubscribe: u16,
 }
