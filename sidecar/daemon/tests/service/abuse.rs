@@ -120,12 +120,13 @@ async fn odd_names_are_refused_and_not_repeated_at_length() {
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let long = "x".repeat(3 << 20);
-    for name in ["", "7", "..", "a/b", "a b", "a\nb", "a\0b", "ü", "\u{202e}evil", "-\u{1b}[31m", &long[..129]] {
+    let odd = ["", "7", "..", "-rf", "--help", "a/b", "a b", "a\nb", "a\0b", "ü", "\u{202e}evil", "-\u{1b}[31m"];
+    for name in odd.into_iter().chain([&long[..129]]) {
         let mut odd = spec("odd");
         name.clone_into(&mut odd.name);
         assert_eq!(clients.submit(&odd).await.unwrap_err().code(), Code::InvalidArgument, "{name:?}");
     }
-    for name in ["-rf", "--help", "con", "NaN", "0x7"] {
+    for name in ["con", "NaN", "0x7"] {
         clients.submit(&spec(name)).await.unwrap();
     }
     let token = clients.submit(&spec("own")).await.unwrap().token;
@@ -148,7 +149,7 @@ async fn odd_names_are_refused_and_not_repeated_at_length() {
         assert_eq!(refused.code(), Code::InvalidArgument);
         assert!(refused.message().len() < 300, "{}", refused.message());
     }
-    assert_eq!(clients.list().await.jobs.len(), 6);
+    assert_eq!(clients.list().await.jobs.len(), 4);
     daemon.stop().await;
 }
 
