@@ -6,6 +6,9 @@ use thiserror::Error;
 use tonic::{Code, Status};
 use trainmaster_core::text::shown;
 
+/// Maximum number of characters of a faulty line that are shown.
+const EXCERPT: usize = 80;
+
 /// The reason of a failure.
 #[derive(Debug, Error)]
 pub enum Failure {
@@ -55,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// The failure in one line, without the excerpts of TOML parsers.
+    /// The failure in one line.
     pub fn line(&self) -> String {
         one_line(&self.to_string())
     }
@@ -134,11 +137,17 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// An error's text in one line, without the excerpts of TOML parsers.
+/// An error's text in one line. Of a TOML parser's excerpt, the faulty line stays, because it has the key.
 pub fn one_line(text: &str) -> String {
-    let is_excerpt = |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').starts_with('|');
-    let parts = text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !is_excerpt(line));
-    shown(&parts.collect::<Vec<_>>().join(": "), usize::MAX).into_owned()
+    let part = |line: &'_ str| -> Option<String> {
+        let source = line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').strip_prefix('|');
+        match source.map(str::trim) {
+            Some(marks) if marks.chars().all(|c| c == '^') => None,
+            Some(source) => Some(shown(source, EXCERPT).into_owned()),
+            None => Some(line.trim_end().to_owned()).filter(|line| !line.is_empty()),
+        }
+    };
+    shown(&text.lines().filter_map(part).collect::<Vec<_>>().join(": "), usize::MAX).into_owned()
 }
 
 #[cfg(test)]
@@ -165,7 +174,9 @@ mod tests {
     fn errors_take_one_line() {
         let text = "a.toml: TOML parse error at line 12, column 1\n   |\n12 | gpu = x\n   | ^^^\nno such key";
         let line = Failure::refused(text).line();
-        assert_eq!(line, "a.toml: TOML parse error at line 12, column 1: no such key");
+        assert_eq!(line, "a.toml: TOML parse error at line 12, column 1: gpu = x: no such key");
+        let long = one_line(&format!("1 | a = \"\u{1b}{}\"\n  | ^", "x".repeat(5000)));
+        assert!(long.starts_with("a = \"\\u{1b}x") && long.chars().count() < 100, "{long}");
     }
 
     #[test]
