@@ -82,7 +82,8 @@ impl Follows for Translator {
         // A slot that was given stays charged until it is observed to be gone, even if the job never started there, and
         // even if it was taken away before a plan gave it.
         let gave = known.map_or(order.incarnation > 0, |known| {
-            known.frees || known.order.run().is_some() || known.order.incarnation < order.incarnation
+            let before = &known.order;
+            known.frees || before.run().is_some() || before.incarnation < order.incarnation
         });
         let frees = gave && order.run().is_none();
         self.by_core.insert(id, native);

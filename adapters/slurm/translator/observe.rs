@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use trainmaster_core::{End, Event, Incarnation, ObservedSlot, Phase, Role, job::ExternalId};
+use trainmaster_manager::Action as Wanted;
 
 use super::{
     super::{
@@ -212,7 +213,13 @@ impl Tracked {
                     self.own.extend(self.servers.iter().flat_map(|servers| held(&servers.seen)));
                 }
             }
-            JobPhase::Pending | JobPhase::Over(_) => self.own.clear(),
+            JobPhase::Pending | JobPhase::Over(_) => {
+                self.own.clear();
+                // Its owner holds it, so it can't start until it is let go again.
+                if job.is_held() {
+                    self.let_go = None;
+                }
+            }
         }
         if self.seen != *job {
             self.seen = job.clone();
@@ -221,9 +228,8 @@ impl Tracked {
 
     /// Whether it is in the queue and can't start by itself.
     fn is_kept(&self, now: i64) -> bool {
-        self.seen.phase() == JobPhase::Pending
-            && self.let_go.is_none()
-            && (self.seen.start > now || self.seen.is_held())
+        let leased = self.let_go.is_none() && self.seen.start > now;
+        self.seen.phase() == JobPhase::Pending && (leased || self.seen.is_held())
     }
 
     /// Adds the events about this job that the core doesn't have yet.
@@ -248,11 +254,13 @@ impl Tracked {
         };
         let incarnation = Incarnation(self.given.as_ref().map_or(0, |given| given.incarnation));
         let now = (incarnation, slots, doing);
+        // While it is handed back, the core keeps the slots for it.
+        let frees = ordered.frees && !matches!(ordered.order.action, Wanted::Release(_)) && self.is_kept(at);
         let news = match end {
             // It may have started and ended between two observations. This event frees its issued slots.
             Some(_) if !self.told_end => true,
             // Slurm holds the job, so the slots that the core revoked are free.
-            None if ordered.frees && self.is_kept(at) => true,
+            None if frees => true,
             // A job that never had slots isn't reported, except in a resync.
             _ => self.told.as_ref().map_or(first || !now.1.is_empty(), |told| *told != now),
         };
@@ -262,7 +270,7 @@ impl Tracked {
             events.push(Event::JobEnded { job: id, end });
         }
         if news {
-            ordered.frees = ordered.frees && !self.is_kept(at);
+            ordered.frees &= !frees;
             let (incarnation, slots, phase) = now.clone();
             events.push(Event::Observed { job: id, incarnation, slots, phase });
             self.told = Some(now);

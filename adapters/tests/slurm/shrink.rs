@@ -144,3 +144,20 @@ fn slots_that_were_issued_and_revoked_between_two_plans_are_free() {
     assert!(job.held && job.issued.incarnation.0 > 0, "it was issued");
     assert_eq!(job.issued.allocation, None, "its slots are charged");
 }
+
+#[test]
+fn what_its_owner_holds_before_slurm_starts_it_has_no_slots() {
+    let mut world = World::new(1, 2, "fifo");
+    world.slurm.frozen = true;
+    let id = world.sbatch(RING);
+    assert!(purposes(&world.rounds(5)).contains(&Some(Purpose::Start)));
+    world.slurm.jobs.get_mut(&id).unwrap().priority = 0;
+    world.rounds(5);
+    let job = world.scheduler.state().job(world.core(id)).unwrap();
+    assert!(job.held && job.issued.incarnation.0 > 0, "it was issued");
+    assert_eq!(job.issued.allocation, None, "its slots are charged");
+    world.slurm.jobs.get_mut(&id).unwrap().priority = 100;
+    world.slurm.frozen = false;
+    world.rounds(30);
+    world.agrees(id).unwrap();
+}
