@@ -156,6 +156,11 @@ impl Translator {
         self.jobs.values_mut().for_each(|job| job.told = None);
     }
 
+    /// Whether the scheduler has the whole state.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
     /// The core's number for Slurm's job.
     pub fn job(&self, native: u32) -> Option<JobId> {
         Some(self.orders.get(&native)?.job)

@@ -97,7 +97,12 @@ impl Callers {
         self.tokenless.store(0, SeqCst);
     }
 
-    /// Whether it was closed.
+    /// Jobs that are added from now on may call.
+    pub(crate) fn open(&self) {
+        self.closed.store(false, SeqCst);
+    }
+
+    /// Whether it is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(SeqCst)
     }
@@ -135,5 +140,7 @@ mod tests {
         callers.add(JobId(2), Some(hash_of("secret")), "a", 1);
         callers.close();
         assert!(callers.is_closed() && callers.find(Some("secret")).is_err());
+        callers.open();
+        assert!(!callers.is_closed());
     }
 }

@@ -179,19 +179,19 @@ impl Feed {
     /// Identifies the job of a token, before any content of its call is read. O(1).
     ///
     /// # Errors
-    /// UNAUTHENTICATED: there is no token, or no job has this one. UNAVAILABLE: the feed stops.
+    /// UNAUTHENTICATED: there is no token, or no job has this one. UNAVAILABLE: the feed is closed.
     pub fn caller(&self, token: Option<&str>) -> Result<FeedCaller, Status> {
         self.0.callers.find(token).map_err(|problem| {
             if self.0.callers.is_closed() {
-                return self.stopping();
+                return self.closed();
             }
             self.0.metrics.refused.with_label_values(&["token"]).inc();
             Status::unauthenticated(problem)
         })
     }
 
-    fn stopping(&self) -> Status {
-        Status::unavailable("the feed is stopping; come back later")
+    fn closed(&self) -> Status {
+        Status::unavailable("the feed is starting or stopping; come back later")
     }
 
     /// Sets the assignment of a job. Watchers receive relevant changes.
@@ -253,10 +253,16 @@ impl Feed {
         tables.tenants.clear();
     }
 
+    /// Opens a feed that was closed until its host knew its jobs. Until then, programs hear that they should come back
+    /// later, not that their job is unknown.
+    pub fn open(&self) {
+        self.0.callers.open();
+    }
+
     /// The error for an unknown job.
     pub(crate) fn absence(&self, job: &str) -> Status {
         if self.0.callers.is_closed() {
-            return self.stopping();
+            return self.closed();
         }
         let name: String = job.chars().take(128).collect();
         Status::not_found(format!("there is no job {name:?}, or it ended long ago"))

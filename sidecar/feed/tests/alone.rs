@@ -137,4 +137,8 @@ async fn ended_jobs_keep_their_state_until_they_are_forgotten() {
     site.feed.close();
     assert_eq!(newer.message().await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(site.client.watch(watch("one")).await.unwrap_err().code(), Code::Unavailable);
+    site.feed.set(JobId(3), given("one", 1, Some(&token)));
+    site.feed.open();
+    let mut again = site.client.watch(watch("one")).await.unwrap().into_inner();
+    assert_eq!(again.message().await.unwrap().unwrap().job, 3);
 }

@@ -402,8 +402,12 @@ impl Agent {
     }
 
     /// Sends the assignments that Slurm has carried out. Until a restart is complete, running programs get no new
-    /// assignment: Slurm stops them with SIGTERM.
+    /// assignment: Slurm stops them with SIGTERM. Before Slurm was observed, nothing is said: what the journal says may be
+    /// about an earlier incarnation, and the programs of the current one would leave.
     fn tell(&mut self) {
+        if !self.translator.is_synced() {
+            return;
+        }
         let state = self.scheduler.state();
         for job in state.jobs.values() {
             let given = self.translator.given(job.id);
@@ -434,6 +438,7 @@ impl Agent {
             let Some(assignment) = self.told.remove(&id) else { continue };
             self.services.feed.set(id, JobAssignment { standing: Standing::Over, ..assignment });
         }
+        self.services.feed.open();
     }
 
     fn control(&mut self, command: Command) -> Value {
@@ -509,5 +514,55 @@ fn ticket_limits(config: &Config) -> TicketLimits {
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Agent").field("config", &self.config).field("figures", &self.figures).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[allow(dead_code)] // its other users are the adapter's tests
+#[path = "../../../../adapters/tests/slurm/fake.rs"]
+mod fake;
+
+#[cfg(test)]
+mod tests {
+    use super::{fake::Slurm, *};
+
+    fn round(agent: &mut Agent, slurm: &mut Slurm) {
+        for call in agent.round(&slurm.observation(), Duration::ZERO) {
+            let answer = slurm.order(&call);
+            agent.answered(&call, answer);
+        }
+        agent.finish();
+        slurm.tick();
+    }
+
+    #[test]
+    fn programs_that_start_while_the_agent_restarts_are_told_nothing_before_their_job_is_observed() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("trainmaster.toml");
+        fs::write(&config, "[feed]\nlisten = \"127.0.0.1:0\"\n").unwrap();
+        let folders = Folders { config, state: folder.path().to_owned() };
+        let mut slurm = Slurm::new(1, 4);
+        slurm.frozen = true;
+        let id = slurm.sbatch("train.sh", "trainmaster;mode=allreduce;worker.gpu=1;worker.max=4", 0, 200);
+        let mut agent = Agent::open(&folders).unwrap();
+        for _ in 0..5 {
+            round(&mut agent, &mut slurm);
+        }
+        let job = agent.translator.job(id).unwrap();
+        let issued = agent.told[&job].clone();
+        assert!(!issued.slots.is_empty(), "{issued:?}");
+        drop(agent);
+
+        slurm.frozen = false;
+        slurm.tick();
+        let mut agent = Agent::open(&folders).unwrap();
+        agent.pause();
+        // After a panic, the plugin finishes a round in which this agent observed nothing.
+        agent.finish();
+        assert!(agent.told.is_empty(), "its programs would leave: {:?}", agent.told);
+        for _ in 0..3 {
+            round(&mut agent, &mut slurm);
+        }
+        assert_eq!(agent.told[&job].slots, issued.slots);
     }
 }

@@ -138,6 +138,8 @@ pub(crate) fn start(
 
     let metrics = NetMetrics::register(registry).map_err(io::Error::other)?;
     let handle = Feed::new(Limits::default(), FeedMetrics::register(registry).map_err(io::Error::other)?);
+    // Until Slurm was observed, a job's slots may be those of an earlier start.
+    handle.close();
     let (requests, received) = mpsc::channel(QUEUE);
     let (stop, stopped) = oneshot::channel::<()>();
     let host = Arc::new(Host { requests, wake: Wake::new(wake.to_owned()) });
