@@ -21,6 +21,7 @@ pub mod engines;
 pub mod event;
 pub mod explain;
 pub mod fit;
+mod forms;
 pub mod guard;
 pub mod ids;
 pub mod job;

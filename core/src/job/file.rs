@@ -8,13 +8,9 @@ use toml::{Table, Value};
 
 use super::{
     spec::Convergence, spec::Dataset, spec::JobSpec, spec::JobSpecError, spec::Partition, spec::ProfiledSpeed,
-    spec::Resize, spec::RoleSpec, spec::StopChoice, spec::TrainingMode, utility::Utility, utility::UtilityKind,
+    spec::Resize, spec::RoleSpec, spec::StopChoice, spec::TrainingMode, utility::Utility,
 };
-use crate::{
-    amount::{self, Unit},
-    text::read_toml,
-    time::Span,
-};
+use crate::{amount::Unit, forms, text::read_toml, time::Span};
 
 /// Maximum size of a job file in bytes. Handwritten files have about a hundredth of it.
 pub const LONGEST_FILE: usize = 64 << 10;
@@ -31,6 +27,7 @@ pub enum JobFileError {
     Spec(#[from] JobSpecError),
 }
 
+/// The keys of the file, where they differ from [`JobSpec`]'s fields: some defaults are other keys' values.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -48,59 +45,31 @@ struct File {
     #[serde(default)]
     examples: u64,
     #[serde(default)]
-    convergence: ConvergenceFile,
+    convergence: Convergence,
     worker: Table,
     server: Option<Table>,
     #[serde(default)]
     separate_roles: bool,
-    model_size: Option<String>,
-    utility: Option<UtilityFile>,
-    deadline: Option<String>,
+    #[serde(default, with = "forms::mebibytes")]
+    model_size: i64,
+    utility: Option<Utility>,
+    #[serde(default, with = "forms::optional_span")]
+    deadline: Option<Span>,
     accuracy: Option<f64>,
     urgency: Option<u32>,
     #[serde(default)]
     stop: StopChoice,
     stop_under_load: Option<StopChoice>,
-    dataset: Option<DatasetFile>,
-    partitions: Option<PartitionsFile>,
+    dataset: Option<Dataset>,
+    partitions: Option<Partitions>,
     #[serde(default)]
     constraints: Constraints,
-    time_limit: Option<String>,
-    restart_cost: Option<String>,
+    #[serde(default, with = "forms::optional_span")]
+    time_limit: Option<Span>,
+    #[serde(default, with = "forms::optional_span")]
+    restart_cost: Option<Span>,
     #[serde(default)]
-    profile: Vec<ProfileRow>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct ConvergenceFile {
-    delta: Option<f64>,
-    patience: Option<u32>,
-    max_epochs: Option<u32>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct UtilityFile {
-    kind: UtilityKind,
-    value: f64,
-    #[serde(default)]
-    decay: f64,
-    target: Option<String>,
-    #[serde(default)]
-    points: Vec<(String, f64)>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DatasetFile {
-    chunks: u32,
-    batches_per_chunk: u32,
-    epochs: u32,
-    batch_time: Option<String>,
-    #[serde(default)]
-    upload: String,
-    chunk_size: Option<String>,
+    profile: Vec<ProfiledSpeed>,
 }
 
 /// The number of equal parts in a chain, or a list of parts.
@@ -109,28 +78,17 @@ struct DatasetFile {
     untagged,
     expecting = "write how many, or a list such as [{ parameters = 1000 }, { parameters = 500, after = [0] }]"
 )]
-enum PartitionsFile {
+enum Partitions {
     Count(u32),
-    List(Vec<PartitionFile>),
+    List(Vec<Partition>),
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PartitionFile {
-    #[serde(default)]
-    parameters: u64,
-    #[serde(default)]
-    after: Vec<u32>,
-}
-
-impl PartitionsFile {
+impl Partitions {
     fn parts(self) -> Vec<Partition> {
         match self {
             // Counts above the allowed maximum are cut off before the parts are created. The check refuses them anyway.
             Self::Count(count) => Partition::chain(count.min(u32::from(u16::MAX))),
-            Self::List(list) => {
-                list.into_iter().map(|part| Partition { parameters: part.parameters, after: part.after }).collect()
-            }
+            Self::List(parts) => parts,
         }
     }
 }
@@ -140,14 +98,6 @@ impl PartitionsFile {
 struct Constraints {
     #[serde(default)]
     labels: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ProfileRow {
-    p: u32,
-    w: u32,
-    speed: f64,
 }
 
 pub(super) fn parse(text: &str) -> Result<JobSpec, JobFileError> {
@@ -177,29 +127,6 @@ fn value_at(table: &Table, key: &str) -> Option<String> {
 }
 
 fn build(file: File) -> Result<JobSpec, JobFileError> {
-    let defaults = Convergence::default();
-    let span = |key: &str, text: Option<&String>| -> Result<Option<Span>, JobSpecError> {
-        text.map(|text| amount::parse_span(text).map_err(|error| wrong(key, error))).transpose()
-    };
-    let utility = match &file.utility {
-        None => None,
-        Some(utility) => Some(Utility {
-            kind: utility.kind,
-            value: utility.value,
-            decay: utility.decay,
-            target: span("utility.target", utility.target.as_ref())?.unwrap_or_default(),
-            points: utility
-                .points
-                .iter()
-                .map(|(from, worth)| Ok((span("utility.points", Some(from))?.unwrap_or_default(), *worth)))
-                .collect::<Result<_, JobSpecError>>()?,
-        }),
-    };
-    let chunk_size = file.dataset.as_ref().and_then(|data| data.chunk_size.as_ref());
-    let chunk_size =
-        chunk_size.map(|text| Unit::MiB.parse(text).map_err(|error| wrong("dataset.chunk_size", error))).transpose()?;
-    let model_size =
-        file.model_size.as_ref().map(|text| Unit::MiB.parse(text).map_err(|error| wrong("model_size", error)));
     let spec = JobSpec {
         model: file.model.unwrap_or_else(|| file.name.clone()),
         name: file.name,
@@ -210,41 +137,23 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         mode: file.mode,
         batch: file.batch.unwrap_or(1),
         examples: file.examples,
-        convergence: Convergence {
-            delta: file.convergence.delta.unwrap_or(defaults.delta),
-            patience: file.convergence.patience.unwrap_or(defaults.patience),
-            max_epochs: file.convergence.max_epochs.unwrap_or(defaults.max_epochs),
-        },
+        convergence: file.convergence,
         worker: role("worker", file.worker)?,
         server: file.server.map(|table| role("server", table)).transpose()?,
         separate_roles: file.separate_roles,
-        model_size: model_size.transpose()?.unwrap_or(0),
-        utility,
-        deadline: span("deadline", file.deadline.as_ref())?,
+        model_size: file.model_size,
+        utility: file.utility,
+        deadline: file.deadline,
         accuracy: file.accuracy,
         stop: file.stop,
         stop_under_load: file.stop_under_load.unwrap_or(file.stop),
         urgency: file.urgency,
-        partitions: file.partitions.map_or_else(Vec::new, PartitionsFile::parts),
-        dataset: match file.dataset {
-            None => None,
-            Some(data) => Some(Dataset {
-                chunks: data.chunks,
-                batches_per_chunk: data.batches_per_chunk,
-                epochs: data.epochs,
-                batch_time: span("dataset.batch_time", data.batch_time.as_ref())?,
-                upload: data.upload,
-                chunk_size: chunk_size.unwrap_or(0),
-            }),
-        },
+        partitions: file.partitions.map_or_else(Vec::new, Partitions::parts),
+        dataset: file.dataset,
         labels: file.constraints.labels,
-        time_limit: span("time_limit", file.time_limit.as_ref())?,
-        restart_cost: span("restart_cost", file.restart_cost.as_ref())?,
-        profile: file
-            .profile
-            .iter()
-            .map(|row| ProfiledSpeed { servers: row.p, workers: row.w, speed: row.speed })
-            .collect(),
+        time_limit: file.time_limit,
+        restart_cost: file.restart_cost,
+        profile: file.profile,
     };
     spec.validate_new()?;
     Ok(spec)

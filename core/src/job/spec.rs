@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::{file, file::JobFileError, pairs, utility::Utility};
 use crate::{
+    forms,
     resources::is_gpu,
     shape::Shape,
     text::{is_unseen, shown},
@@ -42,6 +43,7 @@ pub enum TrainingMode {
 /// When a job has converged: [`patience`](Self::patience) epochs in a row lower the loss by less than `delta` times
 /// the first loss (Optimus §2.1), or `max_epochs` are done.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Convergence {
     /// A fraction of the first loss.
     pub delta: f64,
@@ -74,6 +76,7 @@ pub struct RoleSpec {
 
 /// Training data, for engines that schedule chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Dataset {
     /// Data chunks (D_j).
     pub chunks: u32,
@@ -83,10 +86,13 @@ pub struct Dataset {
     pub epochs: u32,
     /// Time of one mini-batch on one worker, without communication (τ). If it is unset, engines derive it from the
     /// fitted speed of a single worker.
+    #[serde(default, with = "forms::optional_span")]
     pub batch_time: Option<Span>,
     /// The source of uploads. A server's label `upload.` with this name states the time of an upload to it.
+    #[serde(default)]
     pub upload: String,
     /// MiB of a chunk on the disk of the server that trains it. 0 if unknown.
+    #[serde(default, with = "forms::mebibytes")]
     pub chunk_size: i64,
 }
 
@@ -98,6 +104,7 @@ impl Dataset {
 /// One of several parts into which a model is cut. It is a task: each replica of the model trains the part on a worker
 /// of its own (MLFS §3.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Partition {
     /// Number of parameters in the part (S_k). 0 in all parts: they have equal size.
     pub parameters: u64,
@@ -132,10 +139,13 @@ pub enum StopChoice {
 
 /// A speed measured before the job was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ProfiledSpeed {
     /// p.
+    #[serde(rename = "p")]
     pub servers: u32,
     /// w.
+    #[serde(rename = "w")]
     pub workers: u32,
     /// Steps per second.
     pub speed: f64,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Span;
+use crate::{forms, time::Span};
 
 /// Maximum number of entries of a table.
 const MOST_POINTS: usize = 64;
@@ -17,17 +17,21 @@ const MOST_POINTS: usize = 64;
 /// assert!(utility.at(hours(1)) > 45.0 && utility.at(hours(12)) < 5.0);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Utility {
     /// The curve.
     pub kind: UtilityKind,
     /// The maximum worth (γ1 of a sigmoid).
     pub value: f64,
     /// Steepness of a sigmoid around its target, per hour (γ2). 0: constant. Above 4: like a deadline.
+    #[serde(default)]
     pub decay: f64,
     /// Time after which half of the worth of a sigmoid or linear curve is gone (γ3), or all of a step's.
+    #[serde(default, with = "forms::span")]
     pub target: Span,
     /// Entries of a table: the time from which on the job has this worth. Before the first entry it is
     /// [`value`](Self::value).
+    #[serde(default, with = "forms::points")]
     pub points: Vec<(Span, f64)>,
 }
 

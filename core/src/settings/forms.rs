@@ -1,4 +1,4 @@
-//! The forms of settings in files. Journals, which aren't for people, have plain numbers.
+//! The forms of settings in files. Journals have plain numbers.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -8,34 +8,11 @@ use serde::{
 };
 
 use super::{Parameter, Stability};
-use crate::{
-    amount::{Unit, parse_span},
-    time::Span,
-};
+use crate::{amount::Unit, forms::span, time::Span};
 
 /// A number of at least one.
 pub(super) fn positive<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     Ok(u32::deserialize(from)?.max(1))
-}
-
-/// A duration: `20s`.
-pub(super) mod span {
-    use super::*;
-
-    pub(in super::super) fn serialize<S: Serializer>(span: &Span, to: S) -> Result<S::Ok, S::Error> {
-        match (to.is_human_readable(), span.0) {
-            (false, _) => span.serialize(to),
-            (true, ms) if ms % 1000 == 0 => to.collect_str(&format_args!("{}s", ms / 1000)),
-            (true, ms) => to.collect_str(&format_args!("{ms}ms")),
-        }
-    }
-
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
-        if !from.is_human_readable() {
-            return Span::deserialize(from);
-        }
-        parse_span(&String::deserialize(from)?).map_err(D::Error::custom)
-    }
 }
 
 /// Thousandths: the factor.

@@ -169,7 +169,7 @@ pub struct Settings {
     /// the jobs of others.
     pub share_models: bool,
     /// Wait after a manager's first refusal. It doubles with each consecutive one.
-    #[serde(with = "forms::span")]
+    #[serde(with = "crate::forms::span")]
     pub refusal_backoff: Span,
     /// Number of consecutive refusals after which the job's room goes to others until its wait ends.
     #[serde(deserialize_with = "forms::positive")]
