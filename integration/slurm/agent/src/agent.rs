@@ -402,8 +402,8 @@ impl Agent {
     }
 
     /// Sends the assignments that Slurm has carried out. Until a restart is complete, running programs get no new
-    /// assignment: Slurm stops them with SIGTERM. Before Slurm was observed, nothing is said: what the journal says may be
-    /// about an earlier incarnation, and the programs of the current one would leave.
+    /// assignment: Slurm stops them with SIGTERM. Before the first observation, nothing is sent: the journal may
+    /// describe an earlier incarnation, and programs of the current one would leave.
     fn tell(&mut self) {
         if !self.translator.is_synced() {
             return;
