@@ -2,11 +2,13 @@
 
 mod common;
 
-use common::build::{amounts, cluster, plain_with, ring, role, server, set, shape, submit};
+use common::build::{
+    amounts, cluster, gpus, plain_with, ring, role, runs, server, set, shape, submit, trained, verdict,
+};
 use trainmaster_core::{
-    Allocation, DeviceShare, End, Event, JobId, JobSpec, ObservedSlot, Phase, Report, Role, Scheduler, ServerSpec,
-    Settings, SlotUse, Span, Time, Verdict,
-    job::{Convergence, Dataset, Partition, ProfiledSpeed, Resize},
+    Allocation, DeviceShare, End, Event, JobId, JobSpec, ObservedSlot, Phase, Report, Role, Scheduler, Settings,
+    SlotUse, Span, Time,
+    job::{Convergence, Partition, ProfiledSpeed, Resize},
     settings::{Parameter, ShapeRules},
 };
 
@@ -19,10 +21,6 @@ fn plain(engine: &str) -> Settings {
     plain_with(engine, &[])
 }
 
-fn gpus(name: &str, count: usize) -> ServerSpec {
-    server(name, 64, 64, &vec!["gpu"; count])
-}
-
 fn wide(name: &str, gpus: u32) -> JobSpec {
     ring(name, (gpus, gpus, gpus))
 }
@@ -33,16 +31,8 @@ fn linear(name: &str, workers: (u32, u32, u32)) -> JobSpec {
     JobSpec { profile: (1..=8).map(speed).collect(), ..ring(name, workers) }
 }
 
-fn verdict(scheduler: &Scheduler, job: JobId) -> Verdict {
-    scheduler.state().job(job).expect("active").verdict.clone()
-}
-
 fn placed(scheduler: &Scheduler, job: JobId) -> std::sync::Arc<Allocation> {
     verdict(scheduler, job).allocation().expect("it runs").clone()
-}
-
-fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
-    jobs.iter().map(|job| !shape(scheduler, *job).is_empty()).collect()
 }
 
 /// Server and first device of a job's first worker.
@@ -457,17 +447,6 @@ fn starts(settings: Settings, count: usize, jobs: Vec<JobSpec>) -> Vec<bool> {
     let jobs: Vec<JobId> = jobs.into_iter().map(|job| submit(&mut scheduler, 0, job)).collect();
     scheduler.decide(Time(0));
     runs(&scheduler, &jobs)
-}
-
-fn trained(name: &str, gpus: u32, minutes: u32) -> JobSpec {
-    let data = Dataset {
-        chunks: gpus,
-        batches_per_chunk: minutes,
-        epochs: 1,
-        batch_time: Some(Span(MINUTE)),
-        ..Dataset::default()
-    };
-    JobSpec { dataset: Some(data), ..wide(name, gpus) }
 }
 
 fn partitioned(name: &str, after: &[&[u32]]) -> JobSpec {

@@ -2,10 +2,8 @@
 
 mod common;
 
-use common::build::{cluster, plain_with, ring, server, set, shape, submit};
-use trainmaster_core::{
-    End, Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Span, Time, Verdict, job::Dataset, settings::Parameter,
-};
+use common::build::{cluster, plain_with, runs, server, set, submit, trained, verdict};
+use trainmaster_core::{End, Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Time, settings::Parameter};
 
 const MINUTE: i64 = 60_000;
 
@@ -16,26 +14,6 @@ fn gpus(name: &str, zone: &str, count: usize) -> ServerSpec {
 
 fn settings(parameters: &[(&str, Parameter)]) -> Settings {
     plain_with("batch", parameters)
-}
-
-/// An all-reduce job with `gpus` GPUs and a duration of `minutes`.
-fn trained(name: &str, gpus: u32, minutes: u32) -> JobSpec {
-    let data = Dataset {
-        chunks: gpus,
-        batches_per_chunk: minutes,
-        epochs: 1,
-        batch_time: Some(Span(MINUTE)),
-        ..Dataset::default()
-    };
-    JobSpec { dataset: Some(data), ..ring(name, (gpus, gpus, gpus)) }
-}
-
-fn verdict(scheduler: &Scheduler, job: JobId) -> Verdict {
-    scheduler.state().job(job).expect("active").verdict.clone()
-}
-
-fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
-    jobs.iter().map(|job| !shape(scheduler, *job).is_empty()).collect()
 }
 
 /// Server names, one for each slot.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::build::{amounts, cluster, plain_with, ring, server, set, shape, submit, wp};
+use common::build::{amounts, cluster, plain_with, ring, runs, server, set, shape, submit, wp};
 use trainmaster_core::{
     DeviceShare, Event, Incarnation, JobId, JobSpec, Report, Role, Scheduler, ServerSpec, Settings, SlotUse, Source,
     Span, Time, Verdict,
@@ -26,10 +26,6 @@ fn gpus(name: &str, count: usize) -> ServerSpec {
 /// An all-reduce job with a fixed number of GPUs.
 fn fixed(name: &str, workers: u32) -> JobSpec {
     JobSpec { resize: Resize::Fixed, model: "m".into(), ..ring(name, (workers, workers, workers)) }
-}
-
-fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
-    jobs.iter().map(|job| !shape(scheduler, *job).is_empty()).collect()
 }
 
 fn why(scheduler: &Scheduler, job: JobId) -> String {

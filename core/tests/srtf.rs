@@ -2,38 +2,15 @@
 
 mod common;
 
-use common::build::{cluster, plain, plain_with, ring, role, server, set, shape, submit, wp};
+use common::build::{
+    cluster, gpus, plain, plain_with, ring, role, runs, server, set, shape, submit, trained, verdict, wp,
+};
 use trainmaster_core::{
-    End, Event, JobId, JobSpec, Role, Scheduler, ServerSpec, Settings, Span, Time, Verdict,
-    job::Dataset,
+    End, Event, JobId, JobSpec, Role, Scheduler, ServerSpec, Settings, Span, Time,
     settings::{Parameter, Stability},
 };
 
 const MINUTE: i64 = 60_000;
-
-/// An all-reduce job with `gpus` GPUs and a duration of `minutes`.
-fn trained(name: &str, gpus: u32, minutes: u32) -> JobSpec {
-    let data = Dataset {
-        chunks: gpus,
-        batches_per_chunk: minutes,
-        epochs: 1,
-        batch_time: Some(Span(MINUTE)),
-        ..Dataset::default()
-    };
-    JobSpec { dataset: Some(data), ..ring(name, (gpus, gpus, gpus)) }
-}
-
-fn gpus(name: &str, count: usize) -> ServerSpec {
-    server(name, 64, 64, &vec!["gpu"; count])
-}
-
-fn verdict(scheduler: &Scheduler, job: JobId) -> Verdict {
-    scheduler.state().job(job).expect("active").verdict.clone()
-}
-
-fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
-    jobs.iter().map(|job| !shape(scheduler, *job).is_empty()).collect()
-}
 
 fn end(scheduler: &mut Scheduler, at: i64, job: JobId) {
     scheduler.apply(Time(at), Event::JobEnded { job, end: End::Completed }).expect("active");

@@ -2,17 +2,13 @@
 
 mod common;
 
-use common::build::{cluster, job, plain_with, ring, role, server, shape, submit};
+use common::build::{cluster, gpus, job, plain_with, ring, role, runs, server, submit, verdict};
 use trainmaster_core::{
-    End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, ServerSpec, Settings, Time, Verdict,
+    End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, Settings, Time,
     settings::{Parameter, Stability},
 };
 
 const SECOND: i64 = 1000;
-
-fn gpus(name: &str, count: usize) -> ServerSpec {
-    server(name, 64, 64, &vec!["gpu"; count])
-}
 
 /// A queue ends at 100 GPU-seconds.
 fn settings(parameters: &[(&str, Parameter)]) -> Settings {
@@ -23,14 +19,6 @@ fn settings(parameters: &[(&str, Parameter)]) -> Settings {
 
 fn wide(name: &str, gpus: u32) -> JobSpec {
     ring(name, (gpus, gpus, gpus))
-}
-
-fn verdict(scheduler: &Scheduler, job: JobId) -> Verdict {
-    scheduler.state().job(job).expect("active").verdict.clone()
-}
-
-fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
-    jobs.iter().map(|job| !shape(scheduler, *job).is_empty()).collect()
 }
 
 fn decide(scheduler: &mut Scheduler, seconds: i64) {

@@ -35,7 +35,8 @@ pub struct Issued {
     pub(crate) last_incarnation: Incarnation,
     /// The shape that was last issued. Empty before the first issue.
     pub last_shape: Shape,
-    /// Time of the last change of the slots. Before the first change: the job's arrival.
+    /// Time at which the slots were last given or changed; a withdrawal of all slots leaves it as it is. Before the first
+    /// slots: the job's arrival.
     pub changed: Time,
     /// Times of changes of shape while the job ran, within the last hour. The newest is last.
     pub rescaled_at: Vec<Time>,

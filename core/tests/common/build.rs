@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use trainmaster_core::{
-    Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Time, TrainingMode,
+    Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Span, Time, TrainingMode, Verdict,
     fit::SpeedCurve,
-    job::{ProfiledSpeed, RoleSpec},
+    job::{Dataset, ProfiledSpeed, RoleSpec},
     settings::{Parameter, Stability},
 };
 
@@ -46,6 +46,23 @@ pub fn ring(name: &str, workers: (u32, u32, u32)) -> JobSpec {
         server: None,
         ..JobSpec::minimal(name)
     }
+}
+
+/// The same with `gpus` GPUs, no more and no fewer, and a duration of `minutes`.
+pub fn trained(name: &str, gpus: u32, minutes: u32) -> JobSpec {
+    let data = Dataset {
+        chunks: gpus,
+        batches_per_chunk: minutes,
+        epochs: 1,
+        batch_time: Some(Span::seconds(60)),
+        ..Dataset::default()
+    };
+    JobSpec { dataset: Some(data), ..ring(name, (gpus, gpus, gpus)) }
+}
+
+/// A server with `count` GPUs, and ample CPUs and memory.
+pub fn gpus(name: &str, count: usize) -> ServerSpec {
+    server(name, 64, 64, &vec!["gpu"; count])
 }
 
 /// Speeds of a known curve in all small shapes, as a profile.
@@ -97,6 +114,16 @@ pub fn submit(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
 /// The planned shape of a job.
 pub fn shape(scheduler: &Scheduler, job: JobId) -> Shape {
     scheduler.state().job(job).expect("active").shape()
+}
+
+/// A job's verdict in the plan.
+pub fn verdict(scheduler: &Scheduler, job: JobId) -> Verdict {
+    scheduler.state().job(job).expect("active").verdict.clone()
+}
+
+/// Which of the jobs have slots in the plan.
+pub fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
+    jobs.iter().map(|job| !shape(scheduler, *job).is_empty()).collect()
 }
 
 /// (w, p).
