@@ -185,7 +185,8 @@ class EnforcementTest {
         lab.round();
         assertEquals(Map.of(1L, List.of("b")), lab.placed(job));
         lab.sidecar.start();
-        lab.enforce(run(job).setGraceMs(3000));
+        lab.plan(TTL, run(job).setGraceMs(3000).build());
+        lab.reach();
         lab.pass(2999);
         lab.round();
         assertEquals(Map.of(1L, List.of("b")), lab.placed(job));

@@ -172,6 +172,17 @@ final class Lab implements AutoCloseable {
         rm.drainEvents();
     }
 
+    /**
+     * Runs rounds until one reaches the sidecar after its restart. gRPC can have begun to connect before it. Its own
+     * pause would be longer than these rounds, which fail at once in the meantime.
+     */
+    void reach() {
+        int before = sidecar.snapshots.size();
+        for (int rounds = 0; rounds < 20 && sidecar.snapshots.size() == before; rounds++) {
+            round();
+        }
+    }
+
     /** Sends three heartbeats of every node, because a heartbeat allocates at most one container per node. */
     void beat() throws Exception {
         for (int times = 0; times < 3; times++) {
