@@ -35,7 +35,7 @@ pub struct Issued {
     pub(crate) last_incarnation: Incarnation,
     /// The shape that was last issued. Empty before the first issue.
     pub last_shape: Shape,
-    /// Time at which the slots were last given or changed; a withdrawal of all slots leaves it as it is. Before the first
+    /// Time at which slots were last given or changed. A withdrawal of all slots leaves it as it is. Before the first
     /// slots: the job's arrival.
     pub changed: Time,
     /// Times of changes of shape while the job ran, within the last hour. The newest is last.
