@@ -24,6 +24,7 @@ const CORE: &[&str] = &[
     "shape",
     "amount",
     "text",
+    "forms",
     "reason",
     "decision",
     "fit",
