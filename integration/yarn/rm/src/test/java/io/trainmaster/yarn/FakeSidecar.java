@@ -19,6 +19,7 @@ import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.Function;
 import javax.net.ssl.KeyManagerFactory;
 
@@ -52,15 +53,35 @@ final class FakeSidecar implements AutoCloseable {
         start();
     }
 
-    /** Starts the sidecar, on the same port as before if there was one. */
+    /**
+     * Starts the sidecar, on the same port as before if there was one. While it is stopped, no outgoing connection of
+     * another program takes its port: they have higher ones.
+     */
     void start() throws IOException {
+        if (port != 0) {
+            server = listen(port);
+            return;
+        }
+        for (int tries = 1; server == null; tries++) {
+            try {
+                server = listen(ThreadLocalRandom.current().nextInt(20_000, 32_000));
+            } catch (IOException taken) {
+                if (tries == 100) {
+                    throw taken;
+                }
+            }
+        }
+        port = server.getPort();
+    }
+
+    private Server listen(int at) throws IOException {
         // The adapter's limit.
-        NettyServerBuilder builder = NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port))
+        NettyServerBuilder builder = NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", at))
                 .maxInboundMessageSize(256 << 20);
         if (identity != null) {
             builder.sslContext(GrpcSslContexts.configure(SslContextBuilder.forServer(identity)).build());
         }
-        server = builder.intercept(new ServerInterceptor() {
+        return builder.intercept(new ServerInterceptor() {
                     @Override
                     public <Q, A> ServerCall.Listener<Q> interceptCall(
                             ServerCall<Q, A> call, Metadata headers, ServerCallHandler<Q, A> next) {
@@ -89,7 +110,6 @@ final class FakeSidecar implements AutoCloseable {
                 })
                 .build()
                 .start();
-        port = server.getPort();
     }
 
     void stop() throws InterruptedException {
