@@ -91,10 +91,8 @@ mod tests {
 
     use serde::de::DeserializeOwned;
 
-    use crate::{
-        job::{Dataset, Utility, UtilityKind},
-        time::Span,
-    };
+    use super::*;
+    use crate::job::{Dataset, Utility, UtilityKind};
 
     fn survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) -> String {
         let file = toml::to_string(value).unwrap();
@@ -102,8 +100,6 @@ mod tests {
         assert_eq!(&postcard::from_bytes::<T>(&postcard::to_allocvec(value).unwrap()).unwrap(), value);
         file
     }
-
-    use super::*;
 
     #[test]
     fn files_have_units_and_journals_have_numbers() {

@@ -27,7 +27,7 @@ pub enum JobFileError {
     Spec(#[from] JobSpecError),
 }
 
-/// The keys of the file, where they differ from [`JobSpec`]'s fields: some defaults are other keys' values.
+/// The keys of the file. They aren't [`JobSpec`]'s fields, because some defaults are the values of other keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
