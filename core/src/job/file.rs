@@ -114,7 +114,11 @@ pub(super) fn read(table: Table) -> Result<JobSpec, JobFileError> {
         // The library appends the key to its message as "in `a.b`". With the value it reads like other errors.
         let key = lines.find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
         match key {
-            Some(key) => wrong(key, value_at(&given, key).map_or(problem.into(), |v| format!("{v}: {problem}"))).into(),
+            Some(key) => {
+                // Quantities name their value already.
+                let value = value_at(&given, key).filter(|value| !problem.starts_with(value));
+                wrong(key, value.map_or(problem.into(), |value| format!("{value}: {problem}"))).into()
+            }
             None => JobFileError::Syntax(problem.into()),
         }
     })?)

@@ -149,6 +149,8 @@ mod tests {
             ("batch", "many", &["batch", "many"]),
             ("worker.max", "x", &["worker.max", "x", "whole number"]),
             ("worker.memory", "10", &["worker.memory", "10", "10GiB"]),
+            ("deadline", "soon", &["deadline", "\"soon\"", "20s"]),
+            ("model_size", "10", &["model_size", "10", "string"]),
             ("worker.gpu", "2", &["worker.gpu", "2", "twice"]),
             ("name.first", "x", &["name.first", "name was given"]),
             ("", "x", &["worker.max"]),
@@ -161,6 +163,7 @@ mod tests {
         ] {
             let error = read(&[("name", "a"), ("worker.gpu", "1"), ("server.cpu", "1"), (key, text)]).unwrap_err();
             assert!(!error.contains('\n'), "{error}");
+            assert!(!error.contains(&format!("{text:?}: {text:?}")), "the value stands twice: {error}");
             for part in parts {
                 assert!(error.contains(part), "{error:?} should contain {part:?}");
             }
