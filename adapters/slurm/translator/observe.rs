@@ -27,7 +27,7 @@ impl Translator {
         self.now = seen.at;
         let begun = *self.begun.get_or_insert(seen.at);
         let silent = || seen.nodes.iter().any(|node| node.usable() == NodeUse::Silent);
-        if !self.synced && seen.at - begun < SETTLING && silent() {
+        if !self.synced && (0..SETTLING).contains(&(seen.at - begun)) && silent() {
             // slurmctld was just started and is asking its nodes for their jobs. The nodes aren't gone.
             return Vec::new();
         }

@@ -10,10 +10,18 @@ use super::{
     spec::Convergence, spec::Dataset, spec::JobSpec, spec::JobSpecError, spec::Partition, spec::ProfiledSpeed,
     spec::Resize, spec::RoleSpec, spec::StopChoice, spec::TrainingMode, utility::Utility,
 };
-use crate::{amount::Unit, forms, text::read_toml, time::Span};
+use crate::{
+    amount::Unit,
+    forms,
+    text::{read_toml, shown},
+    time::Span,
+};
 
 /// Maximum size of a job file in bytes. Handwritten files have about a hundredth of it.
 pub const LONGEST_FILE: usize = 64 << 10;
+
+/// Maximum characters of a value in error messages.
+const SHOWN: usize = 100;
 
 /// A job file that can't be read.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -117,6 +125,7 @@ pub(super) fn read(table: Table) -> Result<JobSpec, JobFileError> {
             Some(key) => {
                 // Quantities name their value already.
                 let value = value_at(&given, key).filter(|value| !problem.starts_with(value));
+                let value = value.as_ref().map(|value| shown(value, SHOWN));
                 wrong(key, value.map_or(problem.into(), |value| format!("{value}: {problem}"))).into()
             }
             None => JobFileError::Syntax(problem.into()),

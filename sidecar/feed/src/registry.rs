@@ -181,8 +181,10 @@ impl Feed {
     /// # Errors
     /// UNAUTHENTICATED: there is no token, or no job has this one. UNAVAILABLE: the feed is closed.
     pub fn caller(&self, token: Option<&str>) -> Result<FeedCaller, Status> {
+        // It may open meanwhile. Then this look at the jobs was too early.
+        let was_closed = self.0.callers.is_closed();
         self.0.callers.find(token).map_err(|problem| {
-            if self.0.callers.is_closed() {
+            if was_closed || self.0.callers.is_closed() {
                 return self.closed();
             }
             self.0.metrics.refused.with_label_values(&["token"]).inc();
@@ -245,12 +247,14 @@ impl Feed {
         entry.publish(job);
     }
 
-    /// Ends all streams, because the host stops. Programs continue, and reconnect to the next host.
+    /// Ends all streams, because the host stops, or doesn't know its jobs yet. Programs continue, and try again.
     pub fn close(&self) {
         let mut tables = self.tables();
         self.0.callers.close();
         tables.jobs.clear();
         tables.tenants.clear();
+        tables.names.clear();
+        tables.over = Kept::new(self.0.limits.ended_jobs);
     }
 
     /// Opens a feed that was closed until its host knew its jobs. Until then, programs hear that they should come back

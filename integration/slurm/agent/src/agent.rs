@@ -560,9 +560,12 @@ mod tests {
         // After a panic, the plugin finishes a round in which this agent observed nothing.
         agent.finish();
         assert!(agent.told.is_empty(), "its programs would leave: {:?}", agent.told);
+        let answer = |agent: &Agent| agent.services.feed.caller(Some("unknown")).unwrap_err().code();
+        assert_eq!(answer(&agent), tonic::Code::Unavailable, "they try again");
         for _ in 0..3 {
             round(&mut agent, &mut slurm);
         }
         assert_eq!(agent.told[&job].slots, issued.slots);
+        assert_eq!(answer(&agent), tonic::Code::Unauthenticated, "it is open");
     }
 }

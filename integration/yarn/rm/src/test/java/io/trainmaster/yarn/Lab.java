@@ -181,6 +181,9 @@ final class Lab implements AutoCloseable {
         for (int rounds = 0; rounds < 20 && sidecar.snapshots.size() == before; rounds++) {
             round();
         }
+        if (sidecar.snapshots.size() == before) {
+            throw new AssertionError("the sidecar wasn't reached");
+        }
     }
 
     /** Sends three heartbeats of every node, because a heartbeat allocates at most one container per node. */
