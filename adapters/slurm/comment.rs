@@ -30,6 +30,8 @@ const MOST_SLOTS: u32 = 100_000;
 
 /// The separator of an accepted comment's parts, and the other characters that are escaped in them.
 const PART: &AsciiSet = &CONTROLS.add(b';').add(b'%');
+/// A key ends at the first `=`, and Trainmaster's own keys begin with `@`.
+const KEY: &AsciiSet = &PART.add(b'=').add(b'@');
 /// The same for the options of sbatch, whose separator is `/`.
 const FIELD: &AsciiSet = &PART.add(b'/');
 
@@ -176,8 +178,9 @@ fn plain(text: &str) -> Option<Cow<'_, str>> {
 /// Writes the head of an accepted comment: the job's description.
 fn write_pairs(f: &mut std::fmt::Formatter<'_>, pairs: &Pairs) -> std::fmt::Result {
     f.write_str(MARK)?;
-    let escaped = |text| utf8_percent_encode(text, PART);
-    pairs.iter().try_for_each(|(key, value)| write!(f, ";{}={}", escaped(key), escaped(value)))
+    pairs.iter().try_for_each(|(key, value)| {
+        write!(f, ";{}={}", utf8_percent_encode(key, KEY), utf8_percent_encode(value, PART))
+    })
 }
 
 /// The comment of an accepted job.
@@ -420,6 +423,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn keys_with_separators_read_back() {
+        let pairs = [("=note//", "x;%"), ("a=b", "c=d"), ("@note", "e"), ("@token", "f")];
+        let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        let tag = Tag { pairs, token: [7; 32], ..Tag::default() };
+        assert_eq!(Tag::read(&tag.to_string()), Some(tag));
+    }
 
     #[test]
     fn comment_and_script_become_pairs() {
