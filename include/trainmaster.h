@@ -564,7 +564,8 @@ struct trainmaster_convergence {
     uint32_t size;
     // Number of consecutive epochs; 0 is 3 ...
     uint32_t patience;
-    // ... that each lower the loss by less than this fraction of the first epoch's loss, from 0 up to 1.
+    // ... that each lower the loss by less than this fraction of the first epoch's loss, from 0 up to 1. With 0 the
+    // job trains exactly `max_epochs`.
     double delta;
     // Maximum number of epochs; 0 is 200.
     uint32_t max_epochs;

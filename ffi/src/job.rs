@@ -93,7 +93,8 @@ pub struct trainmaster_convergence {
     pub size: u32,
     /// Number of consecutive epochs; 0 is 3 ...
     pub patience: u32,
-    /// ... that each lower the loss by less than this fraction of the first epoch's loss, from 0 up to 1.
+    /// ... that each lower the loss by less than this fraction of the first epoch's loss, from 0 up to 1. With 0 the
+    /// job trains exactly `max_epochs`.
     pub delta: f64,
     /// Maximum number of epochs; 0 is 200.
     pub max_epochs: u32,

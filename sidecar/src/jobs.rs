@@ -155,7 +155,9 @@ impl JobRow {
 
     /// Completed and predicted epochs.
     fn progress(&self) -> String {
+        let certain = self.predicted_low.is_some() && self.predicted_low == self.predicted_high;
         match self.predicted_epochs {
+            Some(epochs) if certain => format!("{}/{epochs:.0}", self.epoch),
             Some(epochs) => format!("{}/~{epochs:.0}", self.epoch),
             None => format!("{}/≤{}", self.epoch, self.max_epochs),
         }

@@ -266,29 +266,24 @@ fn work(state: &State, job: &Job, findings: &mut Vec<Finding>) {
 fn predictions(job: &Job, findings: &mut Vec<Finding>) {
     let mut add = |topic, text: String| findings.push(Finding { topic, blocks: false, text });
     let rule = &job.spec.convergence;
-    match &job.learnt.fits.convergence {
-        Some(at) => add(
-            Topic::Convergence,
-            format!(
-                "at epoch {}; converges at epoch {} ({} to {}), when {} epochs in a row gain less than {} of the \
-                 first loss{}",
-                job.learnt.progress.epoch,
-                at.epochs,
-                at.low,
-                at.high,
-                rule.patience,
-                rule.delta,
-                if at.capped { "; that is its last allowed epoch" } else { "" }
-            ),
+    let epoch = job.learnt.progress.epoch;
+    let text = match (rule.fixed(), &job.learnt.fits.convergence) {
+        (Some(epochs), _) => format!("at epoch {epoch} of {epochs}, a fixed number"),
+        (None, Some(at)) => format!(
+            "at epoch {epoch}; converges at epoch {} ({} to {}), when {} epochs in a row gain less than {} of the first \
+             loss{}",
+            at.epochs,
+            at.low,
+            at.high,
+            rule.patience,
+            rule.delta,
+            if at.capped { "; that is its last allowed epoch" } else { "" }
         ),
-        None => add(
-            Topic::Convergence,
-            format!(
-                "at epoch {} of at most {}; too few losses to predict convergence",
-                job.learnt.progress.epoch, rule.max_epochs
-            ),
-        ),
-    }
+        (None, None) => {
+            format!("at epoch {epoch} of at most {}; too few losses to predict convergence", rule.max_epochs)
+        }
+    };
+    add(Topic::Convergence, text);
     match &job.learnt.fits.speed {
         Some(fit) => {
             let shape = job.shape();

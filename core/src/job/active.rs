@@ -129,21 +129,20 @@ impl Job {
         }
     }
 
-    /// Steps left to train, Q_j, and whether they are predicted from the job's losses (else from `max_epochs`).
+    /// Steps left to train, Q_j, and whether their number is fixed or predicted from the job's losses (else it is
+    /// guessed from `max_epochs`).
     pub fn remaining_steps(&self) -> (f64, bool) {
-        let per_epoch = self.steps_per_epoch() as f64;
-        match &self.learnt.fits.convergence {
-            Some(prediction) => {
-                // The job hasn't ended, so at least one epoch is left, even if the predicted end is past.
-                let left = prediction.epochs.saturating_sub(self.learnt.progress.epoch.into()).max(1);
-                (left as f64 * per_epoch, true)
-            }
-            // Without a prediction: half of `max_epochs`, between the highest and the lowest guess.
-            None => {
-                let left = f64::from(self.spec.convergence.max_epochs) / 2.0 - f64::from(self.learnt.progress.epoch);
-                (left.max(1.0) * per_epoch, false)
-            }
-        }
+        let done = self.epochs_done();
+        let rule = &self.spec.convergence;
+        let (left, known) = match (&self.learnt.fits.convergence, rule.fixed()) {
+            (Some(prediction), _) => (prediction.epochs as f64 - done, true),
+            (None, Some(epochs)) => (f64::from(epochs) - done, true),
+            // The mean, if each end from now to `max_epochs` is equally likely.
+            (None, None) => ((f64::from(rule.max_epochs) - done) / 2.0, false),
+        };
+        // The job hasn't ended, so it trains to the end of the current epoch, even if the predicted end is past.
+        let current = libm::floor(done) + 1.0 - done;
+        (left.max(current) * self.steps_per_epoch() as f64, known)
     }
 
     /// Steps per epoch: as reported, else computed from the examples, else 1.

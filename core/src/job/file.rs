@@ -52,8 +52,8 @@ struct File {
     batch: Option<u64>,
     #[serde(default)]
     examples: u64,
-    #[serde(default)]
-    convergence: Convergence,
+    epochs: Option<u32>,
+    convergence: Option<Convergence>,
     worker: Table,
     server: Option<Table>,
     #[serde(default)]
@@ -150,7 +150,7 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         mode: file.mode,
         batch: file.batch.unwrap_or(1),
         examples: file.examples,
-        convergence: file.convergence,
+        convergence: convergence(file.epochs, file.convergence)?,
         worker: role("worker", file.worker)?,
         server: file.server.map(|table| role("server", table)).transpose()?,
         separate_roles: file.separate_roles,
@@ -170,6 +170,19 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
     };
     spec.validate_new()?;
     Ok(spec)
+}
+
+/// `epochs = N` is the rule that N epochs are trained, whatever the losses.
+fn convergence(epochs: Option<u32>, rule: Option<Convergence>) -> Result<Convergence, JobSpecError> {
+    match (epochs, rule) {
+        (None, rule) => Ok(rule.unwrap_or_default()),
+        (Some(0), _) => Err(wrong("epochs", "0 must be at least 1")),
+        (Some(epochs), None) => Ok(Convergence::after(epochs)),
+        (Some(epochs), Some(_)) => Err(wrong(
+            "epochs",
+            format!("{epochs} is a fixed number, so `convergence` has no use; leave one of them out"),
+        )),
+    }
 }
 
 fn wrong(key: &str, problem: impl ToString) -> JobSpecError {
@@ -314,6 +327,8 @@ mod tests {
             let error = cut(parts).unwrap_err();
             assert!(error.contains(expected), "{parts}: {error}");
         }
+        let counted = parse("name = \"a\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\nepochs = 90").unwrap();
+        assert_eq!((counted.convergence.fixed(), spec.convergence.fixed()), (Some(90), None));
         let table = "name = \"a\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\n\
                      utility = { kind = \"table\", value = 50, points = [[\"6h\", 20], [\"12h\", 0.5]] }";
         let utility = parse(table).unwrap().utility.unwrap();
@@ -341,6 +356,8 @@ mod tests {
             (with("worker = { gpu = 1 }\nstop = \"optimal\"\nstop_under_load = \"epochs\""), "stop_under_load"),
             (with("worker = { gpu = 1, \"gpu:a100\" = 1 }"), "one kind"),
             (with("worker = { gpu = 1 }\nconvergence = { delta = 2.0 }"), "convergence.delta"),
+            (with("worker = { gpu = 1 }\nepochs = 9\nconvergence = { delta = 0.1 }"), "epochs: 9 is a fixed number"),
+            (with("worker = { gpu = 1 }\nepochs = 0"), "epochs: 0 must be at least 1"),
             (with("worker = { gpu = 1 }\nprofile = [{ p = 1, w = 1, speed = 1.0 }]"), "profile[0]"),
             (with("worker = { gpu = 1 }\nutility = { kind = \"table\", value = 1 }"), "utility.points"),
             (with("worker = { gpu = 1 }\nutility = { kind = \"step\", value = -1 }"), "utility.value"),

@@ -41,16 +41,31 @@ pub enum TrainingMode {
 }
 
 /// When a job has converged: [`patience`](Self::patience) epochs in a row lower the loss by less than `delta` times
-/// the first loss (Optimus §2.1), or `max_epochs` are done.
+/// the first loss (Optimus §2.1), or `max_epochs` are done. With a `delta` of 0 no epoch is flat, so the job trains
+/// exactly `max_epochs`; job files say `epochs = N`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Convergence {
-    /// A fraction of the first loss.
+    /// A fraction of the first loss, from 0 up to 1.
     pub delta: f64,
     /// Epochs in a row.
     pub patience: u32,
     /// Maximum number of epochs.
     pub max_epochs: u32,
+}
+
+impl Convergence {
+    /// A fixed number of epochs, whatever the losses.
+    #[must_use]
+    pub fn after(epochs: u32) -> Self {
+        Self { delta: 0.0, max_epochs: epochs, ..Self::default() }
+    }
+
+    /// The number of epochs, if it is fixed.
+    #[must_use]
+    pub fn fixed(&self) -> Option<u32> {
+        (self.delta == 0.0).then_some(self.max_epochs)
+    }
 }
 
 impl Default for Convergence {

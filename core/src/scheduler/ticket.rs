@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::{
     decision::Proposal,
     engine::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
-    fit::{Convergence, ConvergenceOptions, OptStop, SpeedOptions, learning_curve},
+    fit::{Convergence, ConvergenceOptions, OptStop, Prediction, SpeedOptions, learning_curve},
     guard::{self, Violation},
     ids::{JobId, TicketId},
     job::{Fits, Job},
@@ -208,9 +208,11 @@ fn fit(job: &Job, model: Option<&Model>) -> Fits {
     let options = SpeedOptions { prior, ..SpeedOptions::default() };
     let loss = Convergence::fit(&job.learnt.losses, &ConvergenceOptions::default()).ok();
     let rule = &job.spec.convergence;
-    let convergence = loss.as_ref().map(|loss| {
-        loss.converges(rule.delta, rule.patience, rule.max_epochs.into(), job.learnt.progress.epoch.into())
-    });
+    let done = job.learnt.progress.epoch.into();
+    let convergence = match rule.fixed() {
+        Some(epochs) => Some(Prediction::certain(epochs.into(), done)),
+        None => loss.as_ref().map(|loss| loss.converges(rule.delta, rule.patience, rule.max_epochs.into(), done)),
+    };
     let rule = OptStop::new(rule.max_epochs.into(), job.spec.accuracy);
     let stop = job
         .may_stop_early()

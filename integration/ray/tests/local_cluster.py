@@ -40,10 +40,6 @@ engine = "optimus"
 stability = "off"
 [scheduler.parameters]
 interval = "3s"
-between_rounds = true
-rescale_cost = true
-resize_in_place = true
-shrink_to_fit = true
 """
 
 

@@ -130,6 +130,8 @@ MISTAKES = [
     ({"deadline": "soon"}, "deadline"),
     ({"convergence": {"delta": 2.0}}, "convergence.delta"),
     ({"convergence": {"epochs": 2}}, "convergence.epochs: unknown key"),
+    ({"epochs": 9, "convergence": {"delta": 0.1}}, "epochs: 9 is a fixed number"),
+    ({"epochs": 0}, "epochs: 0 must be a whole number of at least 1"),
     ({"profile": [{"p": 1, "w": 1}]}, r"profile\[0\].speed: is missing"),
     ({"utility": {"kind": "steep", "value": 1}}, "utility.kind: 'steep'"),
     ({"dataset": {"chunks": 1}}, "dataset.batches_per_chunk: is missing"),

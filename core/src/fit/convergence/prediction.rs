@@ -22,6 +22,12 @@ pub struct Prediction {
 }
 
 impl Prediction {
+    /// The prediction for a job that trains a fixed number of epochs, of which `done` are complete.
+    #[must_use]
+    pub fn certain(epochs: u64, done: u64) -> Self {
+        Self { epochs, low: epochs, high: epochs, remaining_epochs: epochs.saturating_sub(done), capped: true }
+    }
+
     /// Q: remaining steps, for a number of steps per epoch
     /// ([`LossHistory::steps_per_epoch`](super::LossHistory::steps_per_epoch)).
     #[must_use]
@@ -71,13 +77,7 @@ impl LossFit {
             limit: max_epochs,
         };
         if done >= max_epochs {
-            return Prediction {
-                epochs: max_epochs,
-                low: max_epochs,
-                high: max_epochs,
-                remaining_epochs: 0,
-                capped: true,
-            };
+            return Prediction::certain(max_epochs, done);
         }
         let rule = Rule { run: self.run(rule.threshold).min(rule.patience - 1), ..rule };
         let curves = self.plausible();

@@ -184,6 +184,12 @@ class Job:
     def from_dict(cls, fields: Mapping[str, Any]) -> Job:
         """Makes a job from the table of a job file (`tomllib.load`)."""
         fields = dict(fields)
+        epochs = fields.pop("epochs", None)
+        if epochs is not None:
+            if "convergence" in fields:
+                raise JobError(f"epochs: {epochs} is a fixed number, so convergence has no use; leave one of them out")
+            _at_least("epochs", epochs, 1)
+            fields["convergence"] = {"delta": 0.0, "max_epochs": epochs}
         constraints = fields.pop("constraints", {})
         unknown = set(constraints) - {"labels"}
         if unknown:
