@@ -4,10 +4,9 @@ mod common;
 
 use std::{collections::BTreeMap, fmt::Write as _, thread};
 
-use common::build::{amounts, cluster, job, plain, ring, role, server, set, shape, submit, wp};
+use common::build::{amounts, cluster, job, plain, report, ring, role, running, seen, server, set, shape, submit, wp};
 use trainmaster_core::{
-    Event, EventError, Incarnation, JobId, JobSpec, ObservedSlot, Report, Role, Scheduler, ServerSpec, Settings, Span,
-    Time,
+    Event, EventError, Incarnation, JobId, JobSpec, Report, Scheduler, ServerSpec, Settings, Span, Time,
     engines::REGISTRY,
     explain::Topic,
     job::{Dataset, Phase, ProfiledSpeed},
@@ -97,33 +96,6 @@ fn a_job_is_small_or_refused_by_name() {
         writeln!(file, "# {at} {}", "x".repeat(60)).unwrap();
     }
     assert!(JobSpec::from_toml(&file).unwrap_err().to_string().contains("must be at most 65536"));
-}
-
-/// Submits a job, and enacts its decision.
-fn running(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
-    let id = submit(scheduler, at, spec);
-    scheduler.decide(Time(at));
-    seen(scheduler, at, id);
-    id
-}
-
-fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
-    let state = scheduler.state();
-    let found = state.job(id).expect("it is active");
-    let slots = found.issued.allocation.iter().flat_map(|issued| issued.slots()).map(|slot| ObservedSlot {
-        role: slot.role,
-        index: slot.index,
-        server: state.server_name(slot.server).into(),
-        devices: slot.devices.to_vec(),
-    });
-    let (incarnation, slots) = (found.issued.incarnation, slots.collect());
-    scheduler.apply(Time(at), Event::Observed { job: id, incarnation, slots, phase: Phase::Running }).unwrap();
-}
-
-fn report(scheduler: &mut Scheduler, at: i64, job: JobId, report: Report) -> Result<(), EventError> {
-    let (slot, incarnation) =
-        ((Role::Worker, 0), scheduler.state().job(job).map_or(Incarnation(0), |job| job.issued.incarnation));
-    scheduler.apply(Time(at), Event::Reported { job, incarnation, slot, report })
 }
 
 #[test]
@@ -409,13 +381,13 @@ fn no_tenant_evicts_fits_of_others() {
     for at in 0..600 {
         teach(&mut scheduler, "mallory", format!("m{at}"));
     }
-    assert!(scheduler.state().models.contains_key("alice/resnet50"));
+    assert!(scheduler.state().models.contains_key("alice/resnet50:allreduce"));
     assert_eq!(scheduler.state().models.len(), 256);
 }
 
 #[test]
 fn a_false_profile_is_dropped_after_three_reports() {
-    let mut scheduler = cluster(plain("optimus"), &[server("s0", 128, 512, &[])]);
+    let mut scheduler = cluster(plain("optimus-paper"), &[server("s0", 128, 512, &[])]);
     let cores = |name: &str, profile: Vec<ProfiledSpeed>| JobSpec {
         worker: role(&[("cpu", 1000)], 1, 100, 1),
         server: Some(role(&[("cpu", 1000)], 1, 20, 1)),

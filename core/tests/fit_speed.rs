@@ -321,8 +321,9 @@ fn histories_stay_small_and_follow_change() {
     assert_eq!(history.ignored(), 1);
 
     let mut history = SpeedHistory::default();
-    (0..100).for_each(|_| history.report(&SpeedSample::new(2, 2, 4.0)));
-    (0..100).for_each(|_| history.report(&SpeedSample::new(2, 2, 1.0)));
+    for speed in [[4.0; 100], [1.0; 100]].concat() {
+        history.report(&SpeedSample::new(2, 2, speed));
+    }
     let speed = history.samples()[0].speed;
     assert!((speed - 1.0).abs() < 0.01, "old reports linger: {speed}");
     let text = serde_json::to_string(&history).unwrap();

@@ -156,15 +156,18 @@ fn names_are_forgotten_with_their_last_job_and_models_later() {
     let tenant = &state.tenants[state.job(stays).unwrap().tenant.0 as usize];
     assert_eq!((&*tenant.name, tenant.limits.len()), ("t7", 1));
     assert_eq!(state.models.len(), 256 + 1);
-    assert!(state.models.contains_key("t598/m598") && !state.models.contains_key("t0/m0"), "the last used are kept");
-    assert!(!state.models.contains_key("t599/m599"), "nothing was learnt of it");
+    assert!(
+        state.models.contains_key("t598/m598:allreduce") && !state.models.contains_key("t0/m0:allreduce"),
+        "the last used are kept"
+    );
+    assert!(!state.models.contains_key("t599/m599:allreduce"), "nothing was learnt of it");
     // A name that is used again is no longer the oldest.
     let back = JobSpec { tenant: "t88".into(), model: "m88".into(), ..ring("back", (1, 1, 1)) };
-    assert!(state.models.contains_key("t88/m88"));
+    assert!(state.models.contains_key("t88/m88:allreduce"));
     let back = submit(&mut scheduler, 600, back);
     scheduler.apply(Time(600), Event::JobEnded { job: back, end: End::Cancelled }).unwrap();
     assert_eq!(scheduler.state().models.len(), 256 + 1);
-    assert!(scheduler.state().models.contains_key("t88/m88"));
+    assert!(scheduler.state().models.contains_key("t88/m88:allreduce"));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use super::{Account, Count, State, census::Census};
 use crate::{
     event::EventError,
     ids::{QueueId, ResourceId, TenantId},
+    job::TrainingMode,
     job::{Job, JobSpec},
     reason::{Reason, Scope},
     resources::{Amounts, ResourceTypes},
@@ -44,12 +45,18 @@ impl State {
         census
     }
 
-    /// The name of a job's model among the models: with its tenant, or without it if the site shares learnt data. Names
-    /// contain no slash.
+    /// The name of a job's model among the models: with its tenant, or without it if the site shares learnt data, and
+    /// with what makes its speeds incomparable to those of other jobs. The speed functions of synchronous jobs include
+    /// the batch, that of asynchronous ones doesn't. Names contain no slash and no colon.
     pub(super) fn model_key(&self, spec: &JobSpec) -> Arc<str> {
-        match self.settings.share_models {
-            true => spec.model.as_str().into(),
-            false => format!("{}/{}", spec.tenant, spec.model).into(),
+        let model = match self.settings.share_models {
+            true => spec.model.clone(),
+            false => format!("{}/{}", spec.tenant, spec.model),
+        };
+        match spec.mode {
+            TrainingMode::Sync => format!("{model}:sync").into(),
+            TrainingMode::Async => format!("{model}:async:{}", spec.batch).into(),
+            TrainingMode::AllReduce => format!("{model}:allreduce").into(),
         }
     }
 

@@ -32,7 +32,6 @@ impl State {
             self.job_mut(id).expect("looked up above").learnt.progress.ignored += 1;
             return Err(EventError::Report { job: id, problem });
         }
-        let pairs = job.learnt.speeds.len();
         let now = self.now;
         let job = self.job_mut(id).expect("looked up above");
         let first = job.learnt.reported.is_empty();
@@ -64,12 +63,10 @@ impl State {
         if let Some(speed) = speed(report) {
             job.learnt.progress.speed = Some(speed);
             let sample = SpeedSample::new(report.servers, report.workers, speed);
-            Arc::make_mut(&mut job.learnt.speeds).report(&sample);
-            dirty |= job.learnt.fits.speed.is_none()
-                || job.learnt.speeds.len() != pairs
-                || job.learnt.speeds.contradiction().is_some();
-            let model = job.model.clone();
-            self.learn(&model, sample);
+            let moved = Arc::make_mut(&mut job.learnt.speeds).report(&sample);
+            dirty |= moved || job.learnt.fits.speed.is_none() || job.learnt.speeds.contradiction().is_some();
+            let (model, batch) = (job.model.clone(), job.spec.batch as f64);
+            self.learn(&model, sample.at_batch(batch));
         }
         let job = self.job_mut(id).expect("looked up above");
         let before = job.learnt.chunks.len();

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use trainmaster_core::{
-    Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Span, Time, TrainingMode, Verdict,
+    Event, EventError, Incarnation, JobId, JobSpec, ObservedSlot, Report, Role, Scheduler, ServerSpec, Settings, Shape,
+    Span, Time, TrainingMode, Verdict,
     fit::SpeedCurve,
-    job::{Dataset, ProfiledSpeed, RoleSpec},
+    job::{Dataset, Phase, ProfiledSpeed, RoleSpec},
     settings::{Parameter, Stability},
 };
 
@@ -129,4 +130,36 @@ pub fn runs(scheduler: &Scheduler, jobs: &[JobId]) -> Vec<bool> {
 /// (w, p).
 pub fn wp(workers: u32, servers: u32) -> Shape {
     Shape { workers, servers }
+}
+
+/// Submits a job, and enacts its decision.
+pub fn running(scheduler: &mut Scheduler, at: i64, spec: JobSpec) -> JobId {
+    let id = submit(scheduler, at, spec);
+    scheduler.decide(Time(at));
+    seen(scheduler, at, id);
+    id
+}
+
+/// The manager runs a job's issued slots.
+pub fn seen(scheduler: &mut Scheduler, at: i64, id: JobId) {
+    let state = scheduler.state();
+    let found = state.job(id).expect("it is active");
+    let slots = found.issued.allocation.iter().flat_map(|issued| issued.slots()).map(|slot| ObservedSlot {
+        role: slot.role,
+        index: slot.index,
+        server: state.server_name(slot.server).into(),
+        devices: slot.devices.to_vec(),
+    });
+    let (incarnation, slots) = (found.issued.incarnation, slots.collect());
+    scheduler.apply(Time(at), Event::Observed { job: id, incarnation, slots, phase: Phase::Running }).unwrap();
+}
+
+/// A report of the first worker.
+///
+/// # Errors
+/// It is refused.
+pub fn report(scheduler: &mut Scheduler, at: i64, job: JobId, report: Report) -> Result<(), EventError> {
+    let (slot, incarnation) =
+        ((Role::Worker, 0), scheduler.state().job(job).map_or(Incarnation(0), |job| job.issued.incarnation));
+    scheduler.apply(Time(at), Event::Reported { job, incarnation, slot, report })
 }

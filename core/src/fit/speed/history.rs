@@ -20,6 +20,8 @@ const STALE: f64 = 200.0;
 const CONTRADICTS: f64 = 1.5;
 /// Number of consecutive contradicting reports after which a profile is dropped. Each one before halves its weight.
 const STRIKES: u32 = 3;
+/// A mean that moved by this fraction is news.
+const MOVED: f64 = 0.1;
 
 /// Measured speeds of one job: a running mean per (p, w, M, server type) with exponential forgetting.
 ///
@@ -83,6 +85,8 @@ struct Cell {
     profiled: Option<f64>,
     /// Mean seconds per step over reports alone, and their number.
     reported: (f64, f64),
+    /// The mean that was last news.
+    told: f64,
 }
 
 impl SpeedHistory {
@@ -93,13 +97,20 @@ impl SpeedHistory {
         }
     }
 
-    /// Adds a report of the running job.
-    pub fn report(&mut self, sample: &SpeedSample) {
+    /// Adds a report of the running job. Returns whether a fit should be renewed: the pair is new, or its mean moved by
+    /// more than a tenth since this was last true, as after a warm-up.
+    pub fn report(&mut self, sample: &SpeedSample) -> bool {
         self.weigh_profile(sample);
-        let Some(at) = self.take(sample, 1.0) else { return };
-        let (mean, count) = &mut self.cells[at].reported;
+        let Some(at) = self.take(sample, 1.0) else { return false };
+        let cell = &mut self.cells[at];
+        let (mean, count) = &mut cell.reported;
         *count = (*count + 1.0).min(HORIZON);
         *mean += (1.0 / sample.speed - *mean) / *count;
+        let moved = libm::fabs(cell.time - cell.told) > MOVED * cell.told;
+        if moved {
+            cell.told = cell.time;
+        }
+        moved
     }
 
     /// The contradiction between reports and profile, if the last comparable report contradicts it. O(pairs).
@@ -218,6 +229,7 @@ impl SpeedHistory {
             last: self.taken,
             profiled: None,
             reported: (0.0, 0.0),
+            told: 0.0,
         });
         Some(self.cells.len() - 1)
     }

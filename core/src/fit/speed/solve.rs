@@ -252,8 +252,9 @@ impl Pull {
         let strength = if strength.is_finite() && strength > 0.0 { strength } else { 0.0 };
         let mut row = [0.0; 5];
         for j in 0..model.coefficients() {
-            // A coefficient may be twice its guess. If its guess is almost zero, it may be a few percent of a step.
-            row[j] = strength.sqrt() * unit[j] / (target[j] * unit[j] + 0.02 * step);
+            // A coefficient may be twice its guess. If its guess is small, it may be what the model allows of a step.
+            let reach = (target[j] * unit[j] + 0.02 * step).max(model.reach()[j] * step);
+            row[j] = strength.sqrt() * unit[j] / reach;
         }
         Self { target, row }
     }
