@@ -55,7 +55,7 @@ fn units_go_where_they_save_most() {
     // Two jobs of 100 steps on 6 GPUs, with 1/w and 4/w seconds per step: 100/w and 400/w seconds remain. Both start
     // with one GPU. The second GPU of the long job saves 200 s (of the short one: 50), its third 66.7, its fourth 33.3.
     // So the order is long, long, short (50), long (33.3 over 16.7): 2 and 4.
-    let mut scheduler = cluster(plain("optimus"), &[gpus(6)]);
+    let mut scheduler = cluster(plain("optimus-paper"), &[gpus(6)]);
     let ids = [("short", 1.0), ("long", 4.0)]
         .map(|(name, work)| submit(&mut scheduler, 0, scaling_ring(name, work, (1, 8, 1))));
     scheduler.decide(Time(0));
@@ -83,13 +83,13 @@ fn a_unit_that_does_not_fit_gives_way_to_the_other_kind() {
     //
     // With the third GPU taken, no worker fits any more, and servers take the rest of the CPUs: each still saves a
     // little.
-    let mut scheduler = cluster(plain("optimus"), &[server("s0", 8, 64, &["gpu"; 3])]);
+    let mut scheduler = cluster(plain("optimus-paper"), &[server("s0", 8, 64, &["gpu"; 3])]);
     let alone = submit(&mut scheduler, 0, with_servers("alone", wp(8, 8)));
     scheduler.decide(Time(0));
     assert_eq!(shape(&scheduler, alone), wp(3, 8));
 
     // The same with at most 2 workers and 3 servers: the bounds hold although there is room.
-    let mut scheduler = cluster(plain("optimus"), &[server("s0", 8, 64, &["gpu"; 3])]);
+    let mut scheduler = cluster(plain("optimus-paper"), &[server("s0", 8, 64, &["gpu"; 3])]);
     let capped = submit(&mut scheduler, 0, with_servers("capped", wp(2, 3)));
     scheduler.decide(Time(0));
     assert_eq!(shape(&scheduler, capped), wp(2, 3));
@@ -99,7 +99,7 @@ fn a_unit_that_does_not_fit_gives_way_to_the_other_kind() {
 fn one_job_at_its_end_does_not_stop_the_others() {
     // No GPU is left after the first units. The ring leaves the queue, and the other job continues with parameter
     // servers.
-    let mut scheduler = cluster(plain("optimus"), &[server("s0", 6, 64, &["gpu"; 2])]);
+    let mut scheduler = cluster(plain("optimus-paper"), &[server("s0", 6, 64, &["gpu"; 2])]);
     let spec = JobSpec { worker: role(&[("gpu", 1000)], 1, 8, 1), ..scaling_ring("ring", 100.0, (1, 8, 1)) };
     let ids = [submit(&mut scheduler, 0, spec), submit(&mut scheduler, 0, with_servers("other", wp(8, 8)))];
     scheduler.decide(Time(0));
@@ -109,7 +109,7 @@ fn one_job_at_its_end_does_not_stop_the_others() {
 #[test]
 fn no_job_starves_behind_later_ones() {
     // Each needs two of 5 GPUs. The last would gain by far the most, but arrived last.
-    let mut scheduler = cluster(plain("optimus"), &[gpus(5)]);
+    let mut scheduler = cluster(plain("optimus-paper"), &[gpus(5)]);
     let works = [("a", 1.0), ("b", 2.0), ("c", 1000.0)];
     let ids = works.map(|(name, work)| submit(&mut scheduler, 0, scaling_ring(name, work, (2, 8, 2))));
     scheduler.decide(Time(0));
@@ -121,7 +121,7 @@ fn no_job_starves_behind_later_ones() {
 
 #[test]
 fn limits_of_tenants_and_queues_are_shared_by_their_jobs() {
-    let mut settings = plain("optimus");
+    let mut settings = plain("optimus-paper");
     settings.tenants.insert("t1".into(), amounts(&[("gpu", 3000)]));
     settings.queues.insert("q1".into(), amounts(&[("gpu", 4000)]));
     let mut scheduler = cluster(settings, &[gpus(8)]);
@@ -158,7 +158,7 @@ fn a_young_job_counts_for_less() {
     // At factor 0, the job without reports gets the rest after the other one has its maximum.
     for (factor, least) in [(1.0, 2), (0.0, 1)] {
         let parameters = [("young_job_factor", Parameter::Number(factor))];
-        let mut scheduler = cluster(plain_with("optimus", &parameters), &[gpus(6)]);
+        let mut scheduler = cluster(plain_with("optimus-paper", &parameters), &[gpus(6)]);
         let ids = ["young", "known"].map(|name| submit(&mut scheduler, 0, scaling_ring(name, 50.0, (1, 5, 1))));
         train(&mut scheduler, ids[1], 7);
         scheduler.decide(Time(0));
@@ -172,7 +172,8 @@ fn joint_steps_cross_a_valley() {
     // A step takes 4/w + 2.5·w/p + 1.3·p seconds: 7.8 at (1,1), 8.3 at (2,1), 7.85 at (1,2), but 7.1 at (2,2). From
     // there nothing is better.
     for (joint, expected) in [(false, wp(1, 1)), (true, wp(2, 2))] {
-        let mut scheduler = cluster(plain_with("optimus", &[("joint_steps", Parameter::Flag(joint))]), &[gpus(8)]);
+        let mut scheduler =
+            cluster(plain_with("optimus-paper", &[("joint_steps", Parameter::Flag(joint))]), &[gpus(8)]);
         let spec = hundred_steps(job("valley", (1, 8, 1), (1, 8, 1)));
         let spec = JobSpec { profile: timed(wp(6, 6), |p, w| 4.0 / w + 2.5 * w / p + 1.3 * p), ..spec };
         let id = submit(&mut scheduler, 0, spec);
@@ -185,7 +186,7 @@ fn joint_steps_cross_a_valley() {
 fn rescale_cost_avoids_unprofitable_restarts() {
     // From 2 to 4 GPUs saves 100/2 − 100/4 = 25 s.
     for (on, restart_cost, expected) in [(false, 60, 4), (true, 60, 2), (true, 20, 4)] {
-        let mut scheduler = cluster(plain_with("optimus", &[("rescale_cost", Parameter::Flag(on))]), &[gpus(4)]);
+        let mut scheduler = cluster(plain_with("optimus-paper", &[("rescale_cost", Parameter::Flag(on))]), &[gpus(4)]);
         let spec =
             |name| JobSpec { restart_cost: Some(Span::seconds(restart_cost)), ..scaling_ring(name, 1.0, (1, 4, 1)) };
         let [stays, ends] = ["stays", "ends"].map(|name| submit(&mut scheduler, 0, spec(name)));
@@ -203,7 +204,7 @@ fn resize_in_place_keeps_running_slots() {
     // both of its workers and its parameter server fit on the freer server, with a restart. In place, the second worker
     // is added on the first one's server.
     for (on, incarnation, home) in [(false, 2, ServerId(1)), (true, 1, ServerId(0))] {
-        let settings = plain_with("optimus", &[("resize_in_place", Parameter::Flag(on))]);
+        let settings = plain_with("optimus-paper", &[("resize_in_place", Parameter::Flag(on))]);
         let servers = [server("s0", 4, 8, &["gpu"; 2]), server("s1", 16, 8, &["gpu"; 2])];
         let mut scheduler = cluster(settings, &servers);
         let small = ["a", "b", "c"].map(|name| submit(&mut scheduler, 0, with_servers(name, wp(1, 1))));
@@ -232,7 +233,7 @@ fn shrink_to_fit_runs_jobs_that_would_be_paused() {
     // Three workers of 2 GPUs are within the total of 6, but each server holds one of them.
     for (on, expected) in [(false, wp(0, 0)), (true, wp(2, 0))] {
         let servers = ["s0", "s1"].map(|name| server(name, 8, 8, &["gpu"; 3]));
-        let mut scheduler = cluster(plain_with("optimus", &[("shrink_to_fit", Parameter::Flag(on))]), &servers);
+        let mut scheduler = cluster(plain_with("optimus-paper", &[("shrink_to_fit", Parameter::Flag(on))]), &servers);
         let spec = JobSpec { worker: role(&[("gpu", 2000)], 1, 8, 1), ..scaling_ring("wide", 1.0, (1, 8, 1)) };
         let id = submit(&mut scheduler, 0, spec);
         scheduler.decide(Time(0));
@@ -247,7 +248,7 @@ fn spare_gpus_keeps_cores_for_gpus_that_are_free() {
     for (on, expected) in [(false, wp(0, 0)), (true, wp(3, 0))] {
         let mut servers = vec![server("cpu", 16, 64, &[])];
         servers.extend(["gpu0", "gpu1"].map(|name| server(name, 4, 16, &["gpu"; 2])));
-        let mut scheduler = cluster(plain_with("optimus", &[("spare_gpus", Parameter::Flag(on))]), &servers);
+        let mut scheduler = cluster(plain_with("optimus-paper", &[("spare_gpus", Parameter::Flag(on))]), &servers);
         // On one server, its parameter servers would take the cores that the second GPU needs.
         let small = submit(&mut scheduler, 0, job("small", (1, 1, 1), (3, 3, 3)));
         let ring = submit(&mut scheduler, 0, ring("ring", (3, 3, 3)));
@@ -269,7 +270,7 @@ const MINUTE: i64 = 60_000;
 #[test]
 fn between_rounds_only_starts_waiting_jobs() {
     let on = [("between_rounds", Parameter::Flag(true))];
-    let mut scheduler = cluster(plain_with("optimus", &on), &[gpus(4)]);
+    let mut scheduler = cluster(plain_with("optimus-paper", &on), &[gpus(4)]);
     let mut ids = vec![submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 3, 1)))];
     assert_eq!(decide_when_due(&mut scheduler, 0, &ids), [3]);
     assert_eq!(scheduler.due(), Some(Time(10 * MINUTE)));
@@ -293,7 +294,7 @@ fn between_rounds_only_starts_waiting_jobs() {
 
 #[test]
 fn without_between_rounds_jobs_wait_for_the_round() {
-    let mut scheduler = cluster(plain("optimus"), &[gpus(4)]);
+    let mut scheduler = cluster(plain("optimus-paper"), &[gpus(4)]);
     let mut ids = vec![submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 3, 1)))];
     assert_eq!(decide_when_due(&mut scheduler, 0, &ids), [3]);
     ids.push(submit(&mut scheduler, MINUTE, scaling_ring("second", 9.0, (1, 4, 1))));
@@ -303,7 +304,7 @@ fn without_between_rounds_jobs_wait_for_the_round() {
 #[test]
 fn a_restart_between_rounds_keeps_their_time() {
     let on = [("between_rounds", Parameter::Flag(true))];
-    let mut scheduler = cluster(plain_with("optimus", &on), &[gpus(4)]);
+    let mut scheduler = cluster(plain_with("optimus-paper", &on), &[gpus(4)]);
     scheduler.start_journal();
     submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 2, 1)));
     scheduler.decide(Time(0));
@@ -328,7 +329,7 @@ fn the_largest_server_in_a_reason_is_one_that_the_job_may_use() {
         ..server(at, 16, 64, &vec!["gpu"; gpus])
     };
     let servers = [labelled("s0", "b", 8, false), labelled("s1", "a", 2, false), labelled("s2", "a", 6, true)];
-    for engine in ["optimus", "fifo", "drf", "tetris", "random"] {
+    for engine in ["optimus-paper", "fifo", "drf", "tetris", "random"] {
         let mut scheduler = cluster(plain(engine), &servers);
         let spec = JobSpec { worker: role(&[("gpu", 4000)], 1, 1, 1), labels: zone("a"), ..ring("a", (1, 1, 1)) };
         let id = submit(&mut scheduler, 0, spec);
@@ -348,7 +349,7 @@ fn sort_by_selects_the_freest_server() {
     // Of 24 CPUs and 5 GPUs in all: 16/24 + 1/5 of the first, 8/24 + 4/5 of the second.
     for (by, expected) in [("share", 1), ("cpu", 0)] {
         let servers = [server("s0", 16, 8, &["gpu"]), server("s1", 8, 8, &["gpu"; 4])];
-        let mut scheduler = cluster(plain_with("optimus", &[("sort_by", Parameter::Text(by.into()))]), &servers);
+        let mut scheduler = cluster(plain_with("optimus-paper", &[("sort_by", Parameter::Text(by.into()))]), &servers);
         let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
         scheduler.decide(Time(0));
         let job = scheduler.state().job(id).unwrap();
@@ -471,7 +472,7 @@ fn allocation_is_the_references() {
     let mut runner = TestRunner::new(config(250));
     let result = runner.run(&instance, |(specs, (cpus, gpus, gib), factor, joint, limit)| {
         let mut settings: Settings = plain_with(
-            "optimus",
+            "optimus-paper",
             &[("young_job_factor", Parameter::Number(factor)), ("joint_steps", Parameter::Flag(joint))],
         );
         if let Some(limit) = limit {

@@ -77,7 +77,7 @@ fn theorem_1_no_other_placement_moves_data_faster() {
     for (servers, places) in [(2, 2), (2, 3), (3, 2), (3, 3), (4, 2), (2, 5), (3, 4)] {
         // A worker and a parameter server take one CPU each, so each server has `places` places.
         let specs: Vec<ServerSpec> = (0..servers).map(|at| server(&format!("s{at}"), places.into(), 64, &[])).collect();
-        let mut scheduler = cluster(plain("optimus"), &specs);
+        let mut scheduler = cluster(plain("optimus-paper"), &specs);
         let spec = JobSpec { worker: role(&[("cpu", 1000)], 1, 16, 1), ..job("a", (1, 16, 1), (1, 16, 1)) };
         submit(&mut scheduler, 0, spec);
         let job = only_job(&scheduler);
@@ -146,7 +146,7 @@ fn servers_that_hold_only_one_role_do_not_defeat_the_even_spread() {
     // The freest servers have no GPU.
     let mut servers: Vec<ServerSpec> = (0..3).map(|at| server(&format!("cpu{at}"), 32, 64, &[])).collect();
     servers.extend((0..2).map(|at| server(&format!("gpu{at}"), 8, 16, &["gpu"; 2])));
-    let mut scheduler = cluster(plain("optimus"), &servers);
+    let mut scheduler = cluster(plain("optimus-paper"), &servers);
     submit(&mut scheduler, 0, job("a", (1, 8, 1), (1, 8, 1)));
     let job = only_job(&scheduler);
     let counts = place(&scheduler, &job, wp(4, 2)).unwrap();
@@ -158,7 +158,7 @@ fn servers_that_hold_only_one_role_do_not_defeat_the_even_spread() {
 fn parameter_servers_without_room_beside_workers_go_elsewhere() {
     let mut servers: Vec<ServerSpec> = (0..3).map(|at| server(&format!("cpu{at}"), 16, 80, &[])).collect();
     servers.extend((0..2).map(|at| server(&format!("gpu{at}"), 4, 48, &["gpu"; 2])));
-    let mut scheduler = cluster(plain("optimus"), &servers);
+    let mut scheduler = cluster(plain("optimus-paper"), &servers);
     submit(&mut scheduler, 0, job("a", (1, 8, 1), (1, 9, 1)));
     let job = only_job(&scheduler);
     let counts = place(&scheduler, &job, wp(2, 9)).expect("16 cores without a GPU beside them");
@@ -171,7 +171,7 @@ fn servers_for_single_roles_form_two_lists() {
     // A parameter server needs more CPUs than a GPU server has.
     let mut servers: Vec<ServerSpec> = (0..2).map(|at| server(&format!("cpu{at}"), 32, 64, &[])).collect();
     servers.extend((0..2).map(|at| server(&format!("gpu{at}"), 8, 16, &["gpu"; 2])));
-    let mut scheduler = cluster(plain("optimus"), &servers);
+    let mut scheduler = cluster(plain("optimus-paper"), &servers);
     let spec = JobSpec { server: Some(role(&[("cpu", 16_000)], 1, 8, 1)), ..job("a", (1, 8, 1), (1, 8, 1)) };
     submit(&mut scheduler, 0, spec);
     let job = only_job(&scheduler);
@@ -183,7 +183,7 @@ fn servers_for_single_roles_form_two_lists() {
 #[test]
 fn a_server_that_holds_either_role_is_not_in_both_lists() {
     let servers = ["s0", "s1"].map(|name| server(name, 1, 8, &[]));
-    let mut scheduler = cluster(plain("optimus"), &servers);
+    let mut scheduler = cluster(plain("optimus-paper"), &servers);
     let spec = JobSpec { worker: role(&[("cpu", 1000)], 1, 8, 1), ..job("a", (1, 8, 1), (1, 8, 1)) };
     let id = submit(&mut scheduler, 0, spec);
     scheduler.decide(Time(0));
@@ -195,7 +195,7 @@ fn a_server_that_holds_either_role_is_not_in_both_lists() {
 #[test]
 fn shape_rules_of_the_pool_are_kept() {
     let servers: Vec<ServerSpec> = (0..4).map(|at| server(&format!("s{at}"), 8, 16, &["gpu"; 2])).collect();
-    let mut settings = plain("optimus");
+    let mut settings = plain("optimus-paper");
     settings.shape.equal_per_server = true;
     let mut scheduler = cluster(settings, &servers);
     submit(&mut scheduler, 0, job("a", (1, 8, 1), (1, 8, 1)));
@@ -204,7 +204,7 @@ fn shape_rules_of_the_pool_are_kept() {
     assert_eq!(counts.iter().map(|count| count.shape).collect::<Vec<_>>(), [wp(2, 1); 3]);
     assert_eq!(place(&scheduler, &job, wp(5, 3)), None, "only one server would do, and that has two GPUs");
 
-    let mut settings = plain("optimus");
+    let mut settings = plain("optimus-paper");
     settings.shape.colocate = false;
     let mut scheduler = cluster(settings, &servers);
     submit(&mut scheduler, 0, common::build::job("a", (1, 8, 1), (1, 8, 1)));
@@ -214,7 +214,7 @@ fn shape_rules_of_the_pool_are_kept() {
 
 #[test]
 fn jobs_leave_a_draining_server_if_there_is_room_elsewhere() {
-    for engine in ["optimus", "drf", "tetris"] {
+    for engine in ["optimus-paper", "drf", "tetris"] {
         let servers = ["s0", "s1", "s2"].map(|name| server(name, 8, 16, &["gpu"; 2]));
         // On one server: two workers and one parameter server can't be spread evenly over more.
         let mut settings = plain(engine);
@@ -260,7 +260,7 @@ fn separate_roles_are_spread_separately() {
     };
     let shapes =
         |counts: Option<Vec<Count>>| -> Vec<Shape> { counts.unwrap().iter().map(|count| count.shape).collect() };
-    let mut settings = plain("optimus");
+    let mut settings = plain("optimus-paper");
     let scheduler = apart(settings.clone());
     let job = only_job(&scheduler);
     let counts = place(&scheduler, &job, wp(1, 1)).unwrap();
@@ -280,7 +280,7 @@ fn separate_roles_are_spread_separately() {
 #[test]
 fn a_share_of_a_gpu_fits_one_device() {
     // Two fifths: each device holds two, so two devices hold four, although five fit in the sum of two GPUs.
-    let mut scheduler = cluster(plain("optimus"), &[server("s0", 8, 16, &["gpu"; 2])]);
+    let mut scheduler = cluster(plain("optimus-paper"), &[server("s0", 8, 16, &["gpu"; 2])]);
     let spec = JobSpec { worker: role(&[("gpu", 400), ("cpu", 100)], 1, 8, 1), ..ring("a", (1, 8, 1)) };
     submit(&mut scheduler, 0, spec);
     let job = only_job(&scheduler);
@@ -299,7 +299,7 @@ fn a_share_of_a_gpu_fits_one_device() {
 #[test]
 fn slots_that_stay_keep_index_and_device_and_new_workers_get_new_indices() {
     let servers = ["s0", "s1"].map(|name| server(name, 8, 16, &["gpu"; 4]));
-    let mut scheduler = cluster(plain("optimus"), &servers);
+    let mut scheduler = cluster(plain("optimus-paper"), &servers);
     submit(&mut scheduler, 0, ring("a", (1, 8, 1)));
     let job = only_job(&scheduler);
     let on = |first: u32, second: u32| {

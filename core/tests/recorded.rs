@@ -8,7 +8,7 @@ use trainmaster_core::{
     engines::REGISTRY,
     journal::{self, Record},
     replay::{Replay, Replayed},
-    settings::{Parameter, Stability},
+    settings::Stability,
     sim::{
         Options, Outage, Report, Request, Speed, Workload, play,
         recorded::{GoalBasis, LeftOut, Recorder, Recording, SpeedBasis},
@@ -18,12 +18,7 @@ use trainmaster_core::{
 
 fn settings(engine: &str, seed: u64) -> Settings {
     let stability = Stability { enabled: false, ..Stability::default() };
-    // Optimus with the product's flags. In the paper's version jobs may wait because others have a marginally larger
-    // gain.
-    let flags = ["between_rounds", "rescale_cost", "resize_in_place", "shrink_to_fit", "spare_gpus"];
-    let flags = flags.iter().filter(|_| engine == "optimus");
-    let parameters = flags.map(|name| ((*name).to_owned(), Parameter::Flag(true))).collect();
-    Settings { engine: engine.into(), parameters, seed, stability, ..Settings::default() }
+    Settings { engine: engine.into(), seed, stability, ..Settings::default() }
 }
 
 /// Jobs whose speed doesn't depend on their placement, so that a fit can be exact.

@@ -105,10 +105,6 @@ engine = "optimus"
 stability = { min_run = "5s", rescales_per_hour = 60, payback = 1.0 }
 [scheduler.parameters]
 interval = "10s"
-between_rounds = true
-rescale_cost = true
-shrink_to_fit = true
-spare_gpus = true
 END
     EXTRA=$2 PLUGINS=$root/target/slurm "$here/cluster/start" "$lab" 6 4 >&2
     trap '"$here/cluster/stop" "$lab"' EXIT

@@ -183,11 +183,6 @@ engine = "optimus"
 stability = { min_run = "5s", rescales_per_hour = 60, payback = 1.0 }
 [scheduler.parameters]
 interval = "10s"
-between_rounds = true
-rescale_cost = true
-resize_in_place = true
-shrink_to_fit = true
-spare_gpus = true
 END
     port=$(free_port)
     "$trainmaster" serve --config "$lab/trainmaster.toml" --listen "127.0.0.1:$port" --state-dir "$lab/state" \

@@ -44,8 +44,12 @@ impl Workload {
 
     /// Five in eight servers have 4 GPUs, the others none. There are three sizes of each.
     pub(crate) fn load(&self) -> Scheduler {
-        let settings =
-            Settings { stability: Stability { enabled: false, ..Stability::default() }, ..Settings::default() };
+        // The plain algorithm is the paper's, too.
+        let settings = Settings {
+            engine: "optimus-paper".into(),
+            stability: Stability { enabled: false, ..Stability::default() },
+            ..Settings::default()
+        };
         let mut scheduler = Scheduler::new(settings).expect("the default engine exists");
         for number in 0..self.servers {
             let size = i64::from(number % 3) + 2;

@@ -178,6 +178,47 @@ impl Board {
         Ok(self.take(state, job, &counts))
     }
 
+    /// Places a running job with other workers in place of some, each on the freest server that has none of those. All
+    /// other slots stay. Takes the room. `None`, with the room as before, if there is no such server.
+    pub(crate) fn replace(
+        &mut self,
+        state: &State,
+        job: &Job,
+        old: &Allocation,
+        workers: &[u32],
+    ) -> Option<Arc<Allocation>> {
+        let goes = |slot: &&Slot| slot.role == Role::Worker && workers.contains(&slot.index);
+        let (leaving, mut slots): (Vec<Slot>, Vec<Slot>) = old.slots().iter().cloned().partition(|slot| goes(&slot));
+        let leaving = Allocation::new(leaving);
+        let colocates = state.settings.shape.of(&job.spec).colocate;
+        let avoided: Vec<ServerId> = leaving.slots().iter().map(|slot| slot.server).collect();
+        let served: Vec<ServerId> = old.of(Role::Server).iter().map(|slot| slot.server).collect();
+        // A worker that kept its index would exist twice for a while.
+        let mut free = (0..).filter(|index| old.of(Role::Worker).iter().all(|slot| slot.index != *index));
+        self.give_back(state, job, &leaving);
+        let mut taken = Vec::new();
+        for _ in leaving.slots() {
+            let need = &job.worker.amounts;
+            let takes = |id: &ServerId| {
+                self.room.accepts(state, *id, job)
+                    && !avoided.contains(id)
+                    && (colocates || !served.contains(id))
+                    && self.room.holds(*id, job, need, 1, 0)
+            };
+            let found = self.free.freest(&self.room, need).find(takes);
+            let devices = found.and_then(|id| self.room.take(id, &job.worker));
+            let (Some(server), Some(devices)) = (found, devices) else {
+                self.give_back(state, job, &Allocation::new(taken));
+                self.restore(state, job, &leaving);
+                return None;
+            };
+            self.free.update(&self.room, server, true);
+            taken.push(Slot { role: Role::Worker, index: free.next().expect("endless"), server, devices });
+        }
+        slots.extend(taken);
+        Some(Arc::new(Allocation::new(slots)))
+    }
+
     /// Changes how a slot is used.
     pub(crate) fn use_slot(
         &mut self,

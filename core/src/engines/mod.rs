@@ -19,7 +19,7 @@ macro_rules! engines {
 // In the order in which people are told of them. `scripts/check` formats these files: `cargo fmt` doesn't look into
 // macros.
 engines! {
-    optimus: Optimus,
+    optimus: Optimus OptimusPaper,
     oasis: Oasis,
     fifo: Fifo,
     drf: Drf,

@@ -6,16 +6,20 @@
 //! until convergence (§3.1) and f the fitted speed (§3.2). Each job starts with one worker and one parameter server, in
 //! order of arrival. Then the job with the largest gain in completion time per share of the cluster gets the next
 //! worker or parameter server (§4.1, Eq. 9). Placement takes smaller jobs first, and spreads each evenly over the
-//! minimum number of the freest servers (§4.2, Theorem 1).
+//! minimum number of the freest servers (§4.2, Theorem 1). A worker that is slower than half of its job's median is
+//! replaced by one on another server (§5.2).
 //!
 //! Where the paper leaves points open:
+//! * Jobs of a higher priority get their first units first.
 //! * A gain is divided by the dominant *share*, because amounts of different resources aren't comparable.
 //! * If no even spread of both roles fits, parameter servers go to other servers, because clusters mix servers with and
 //!   without GPUs.
 //! * If a job's next unit doesn't fit, it tries its other unit. Then it leaves the queue, and the others continue.
 //! * A job with an unchanged (w, p) keeps its place.
+//! * Without a measured speed, a job's remaining time in its requested shape counts as the mean of the others'.
 //!
-//! The paper's settings are the defaults. Additions to the paper are off by default.
+//! `optimus-paper` is the paper's algorithm: all additions to the paper are off. `optimus` has those on that shorten
+//! completion times on measured workloads (docs/experiments.md).
 //!
 //! Choose it if jobs converge and report loss and speed, which its predictions need. Cost, for J jobs with T units in
 //! total on S servers: at most O(T log J) for the allocation (most units are handed out without the heap), and
@@ -25,7 +29,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, binary_heap::PeekMut},
+    collections::{BTreeSet, BinaryHeap, binary_heap::PeekMut},
     sync::Arc,
 };
 
@@ -40,13 +44,13 @@ use crate::engine::{
 };
 use crate::{
     decision::Allocation,
-    fit::{SpeedCurve, SpeedFit, SpeedOptions},
+    fit::{Confidence, SpeedCurve, SpeedFit, SpeedOptions},
     ids::JobId,
     job::{Bounds, Job},
     place::SortBy,
     resources::{Amounts, CPU, GPU},
     settings::SettingsError,
-    shape::Shape,
+    shape::{Role, Shape},
     state::{Mandate, State},
     time::{Span, Time},
 };
@@ -56,6 +60,16 @@ const FLOOD_PRECISION: f64 = 1.02;
 
 /// A job with fewer epochs with a loss than this is young.
 const YOUNG_EPOCHS: u64 = 5;
+
+/// The gain of a worker that is tried without a predicted gain: below all others, so that it takes idle room alone.
+const TRY: f64 = 1e-100;
+
+/// Number of times that units which unearned changes leave are handed out again.
+const HANDED_OUT_AGAIN: u32 = 2;
+
+/// A worker is tried while the job has more than this many restarts' time left: at best it halves that time, and every
+/// second one may gain nothing.
+const TRY_PAYS: f64 = 4.0;
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -70,6 +84,10 @@ pub struct Optimus {
     shrink_to_fit: bool,
     spare_gpus: bool,
     between_rounds: bool,
+    replace_stragglers: bool,
+    explore: bool,
+    relative_gain: bool,
+    short_first: bool,
 }
 
 /// The engine's memory.
@@ -79,16 +97,38 @@ pub struct Memo {
     last_round: Option<Time>,
 }
 
+const PAPER: &str = "Peng et al., Optimus, EuroSys'18";
+
 impl Build for Optimus {
     type Engine = Self;
     const ABOUT: About = About::new(
         "optimus",
-        "gives each next worker or parameter server to the job whose end it brings nearest",
-        "Peng et al., Optimus, EuroSys'18",
+        "gives each next worker or parameter server to the job whose remaining time it shortens most",
+        PAPER,
     );
 
     fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
-        let young = "gain of a job with few observations is multiplied by this (§4.1; 0.95 shortens JCT a little)";
+        Self::read(parameters, true)
+    }
+}
+
+/// The paper's algorithm.
+pub struct OptimusPaper;
+
+impl Build for OptimusPaper {
+    type Engine = Optimus;
+    const ABOUT: About = About::new("optimus-paper", "optimus as published, without this project's additions", PAPER);
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Optimus, SettingsError> {
+        Optimus::read(parameters, false)
+    }
+}
+
+impl Optimus {
+    /// Reads the parameters. `beyond`: the additions to the paper are on by default.
+    fn read(parameters: &mut Parameters<'_>, beyond: bool) -> Result<Self, SettingsError> {
+        let young =
+            "gain of a job with few observations is multiplied by this (§4.1; 0.95 shortens JCT a little)";
         let sort_by =
             "order of servers: \"share\" = sum of free shares of all resources, \"cpu\" = free CPU as in the paper";
         let orders = [("share", SortBy::Share), ("cpu", SortBy::Amount(CPU))];
@@ -101,17 +141,29 @@ impl Build for Optimus {
             it, if it can";
         let between =
             "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round";
+        let replace = "a worker at half the median speed of its job's is replaced on another server (§5.2), if that earns \
+            a restart back";
+        let explore = "beyond the paper: a job with few measured speeds tries its requested workers, then twice as many \
+            as ever, where there is idle room";
+        let relative = "beyond the paper: a gain counts in proportion to the job's remaining time, so that short jobs grow \
+            too";
+        let short = "beyond the paper: where not all jobs get their smallest shape, the one that has waited longest \
+            relative to its remaining time is first, not the earliest";
         Ok(Self {
             interval: parameters.span("interval", "600s", "time between rounds (§6.1: 10 minutes)")?,
             young_job_factor: parameters.number("young_job_factor", 1.0, 0.0..=1.0, young)?,
             sort_by: parameters.choice("sort_by", "share", &orders, sort_by)?,
             placing: Placing::of(parameters, "even")?,
             joint_steps: parameters.flag("joint_steps", false, joint)?,
-            rescale_cost: parameters.flag("rescale_cost", false, rescale)?,
-            resize_in_place: parameters.flag("resize_in_place", false, in_place)?,
-            shrink_to_fit: parameters.flag("shrink_to_fit", false, shrink)?,
-            spare_gpus: parameters.flag("spare_gpus", false, spare)?,
-            between_rounds: parameters.flag("between_rounds", false, between)?,
+            rescale_cost: parameters.flag("rescale_cost", beyond, rescale)?,
+            resize_in_place: parameters.flag("resize_in_place", beyond, in_place)?,
+            shrink_to_fit: parameters.flag("shrink_to_fit", beyond, shrink)?,
+            spare_gpus: parameters.flag("spare_gpus", beyond, spare)?,
+            between_rounds: parameters.flag("between_rounds", beyond, between)?,
+            replace_stragglers: parameters.flag("replace_stragglers", true, replace)?,
+            explore: parameters.flag("explore", beyond, explore)?,
+            relative_gain: parameters.flag("relative_gain", beyond, relative)?,
+            short_first: parameters.flag("short_first", false, short)?,
         })
     }
 }
@@ -145,14 +197,29 @@ impl Engine for Optimus {
             }
         }
         round.budget.spend(candidates.len() as u64)?;
+        guess_unknown_times(&mut candidates);
+        candidates.sort_by_cached_key(|candidate| {
+            let ratio = if self.short_first { candidate.response_ratio(state.now) } else { 0.0 };
+            (Reverse(candidate.job.spec.priority), Reverse(ratio.to_bits()), candidate.job.id)
+        });
         self.allocate(round, &mut candidates, &mut ledger)?;
         // The slots of jobs that will wait are free for the others.
         let waiting = round.proposal.changes.iter().filter_map(|(id, _)| state.job(*id));
         waiting.for_each(|job| round.board.release(state, job));
         if self.rescale_cost {
+            // Units that unearned changes leave go to the jobs that don't change, if that earns their restarts.
+            for _ in 0..HANDED_OUT_AGAIN {
+                if !keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state)) {
+                    break;
+                }
+                self.hand_out(round, &mut candidates, &mut ledger)?;
+            }
             keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state));
         }
         self.place(round, &candidates)?;
+        if self.replace_stragglers {
+            self.replace_slow_workers(round, &candidates)?;
+        }
         if self.between_rounds {
             // The interval counts from the last decision of any kind. Rounds have their own time.
             let last = *memo.last_round.insert(round_before.unwrap_or(state.now));
@@ -169,11 +236,19 @@ struct Candidate<'a> {
     worker: Amounts,
     server: Amounts,
     bounds: Bounds,
+    /// The fitted speeds, or in proportion to an unknown unit.
     curve: SpeedCurve,
+    has_fit: bool,
+    /// One more worker is tried up to this number.
+    tries: u32,
     /// Q: remaining steps.
     steps: f64,
     /// 1, or the factor of young jobs.
     factor: f64,
+    /// Whether gains are divided by the remaining time.
+    relative: bool,
+    /// A change wouldn't earn its restart, so the shape is final.
+    keeps: bool,
     shape: Shape,
     /// 1 / dominant share of one worker and of one parameter server.
     per_worker: f64,
@@ -207,8 +282,12 @@ impl<'a> Candidate<'a> {
             job,
             bounds: job.spec.bounds(),
             curve,
+            has_fit: job.learnt.fits.speed.is_some(),
+            tries: if engine.explore { worth_trying(job) } else { 0 },
             steps: job.remaining_steps().0,
             factor: if young { engine.young_job_factor } else { 1.0 },
+            relative: engine.relative_gain,
+            keeps: false,
             shape: Shape::default(),
             worker: job.worker.amounts.clone(),
             server: job.server.amounts.clone(),
@@ -220,6 +299,12 @@ impl<'a> Candidate<'a> {
             next: (Unit::Worker, f64::INFINITY),
             gain: -1.0,
         }
+    }
+
+    /// Time since the arrival, in remaining times: high for short jobs, and growing while a job waits.
+    fn response_ratio(&self, now: Time) -> f64 {
+        let Shape { workers, servers } = self.bounds.least();
+        (now - self.job.arrival).as_seconds() / self.time(workers, servers).max(f64::MIN_POSITIVE)
     }
 
     #[inline]
@@ -236,13 +321,18 @@ impl<'a> Candidate<'a> {
         let server_allowed = self.server_fits && p < self.bounds.servers.1;
         let with_worker = if worker_allowed { self.time(w + 1, p) } else { now };
         let with_server = if server_allowed { self.time(w, p + 1) } else { now };
-        let (gain_w, gain_p) = ((now - with_worker) * self.per_worker, (now - with_server) * self.per_server);
+        let unit = if self.relative { 1.0 / now.max(f64::MIN_POSITIVE) } else { 1.0 };
+        let of = |then: f64, per_share: f64| (now - then) * unit * per_share;
+        let (mut gain_w, gain_p) = (of(with_worker, self.per_worker), of(with_server, self.per_server));
+        if worker_allowed && w < self.tries {
+            gain_w = gain_w.max(TRY);
+        }
         let mut gain = gain_w.max(gain_p);
         self.next = if gain_w >= gain_p { (Unit::Worker, with_worker) } else { (Unit::Server, with_server) };
         if gain <= 0.0 && joint_steps && worker_allowed && server_allowed {
             let share = 1.0 / self.per_worker + 1.0 / self.per_server;
             let with_both = self.time(w + 1, p + 1);
-            gain = (now - with_both) / share;
+            gain = (now - with_both) * unit / share;
             self.next = (Unit::Both, with_both);
         }
         self.gain = if gain > 0.0 { gain * self.factor } else { -1.0 };
@@ -302,7 +392,20 @@ impl Optimus {
             }
             fits
         });
-        candidates.iter_mut().for_each(|candidate| candidate.look_ahead(self.joint_steps));
+        self.hand_out(round, candidates, ledger)
+    }
+
+    /// Hands out units by marginal gain while they fit.
+    fn hand_out(
+        &self,
+        round: &mut Round<'_>,
+        candidates: &mut [Candidate<'_>],
+        ledger: &mut Ledger,
+    ) -> Result<(), EngineError> {
+        for candidate in &mut *candidates {
+            (candidate.worker_fits, candidate.server_fits) = (!candidate.keeps, !candidate.keeps);
+            candidate.look_ahead(self.joint_steps);
+        }
         let mut steps = self.flood(candidates, ledger);
         // Largest gain first; among equal ones the earlier job. The bits of positive floats have the order of the
         // floats.
@@ -451,6 +554,58 @@ impl Optimus {
         Ok(())
     }
 
+    /// §5.2: gives jobs that keep their places other workers instead of slow ones. The others stay if the manager can
+    /// add workers to a running job. Otherwise the job restarts without the slow ones' servers. O(jobs), plus the
+    /// placement of jobs with slow workers.
+    fn replace_slow_workers(&self, round: &mut Round<'_>, candidates: &[Candidate<'_>]) -> Result<(), EngineError> {
+        let state = round.state;
+        let changed: BTreeSet<JobId> = round.proposal.changes.iter().map(|(id, _)| *id).collect();
+        for candidate in candidates.iter().filter(|candidate| !candidate.job.learnt.stragglers.found.is_empty()) {
+            let job = candidate.job;
+            let Some(old) = job.verdict.allocation().filter(|old| job.issued.allocation.as_ref() == Some(*old)) else {
+                continue;
+            };
+            let slow: Vec<_> = old
+                .of(Role::Worker)
+                .iter()
+                .filter_map(|slot| {
+                    let found = job.learnt.stragglers.found.iter().find(|slow| slow.worker == slot.index)?;
+                    Some((slot, found.relative_speed))
+                })
+                .collect();
+            if changed.contains(&job.id) || slow.is_empty() {
+                continue;
+            }
+            let workers: Vec<u32> = slow.iter().map(|(slot, _)| slot.index).collect();
+            if let Some(next) = round.board.replace(state, job, old, &workers) {
+                if state.in_place(job, &next) {
+                    round.proposal.run(job, next);
+                    continue;
+                }
+                round.board.give_back(state, job, &next);
+                round.board.restore(state, job, old);
+            }
+            // All workers wait for the slowest one in each step.
+            let slowest = slow.iter().map(|(_, speed)| *speed).fold(1.0, f64::min);
+            if candidate.time(old.shape().workers, old.shape().servers) * (1.0 - slowest)
+                <= job.learnt.restart_cost.as_seconds()
+            {
+                continue;
+            }
+            round.board.release(state, job);
+            slow.iter().for_each(|(slot, _)| round.board.room.close(slot.server));
+            let found = self.placing.place(state, round.board, job, old.shape(), round.last, round.budget);
+            slow.iter().for_each(|(slot, _)| round.board.room.reopen(state, slot.server));
+            match found? {
+                Some(next) => round.proposal.run(job, next),
+                None => {
+                    round.board.restore(state, job, old);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// A place for a running job that keeps its number of parameter servers, with all running slots in place.
     fn stay(
         &self,
@@ -523,6 +678,35 @@ impl Optimus {
     }
 }
 
+/// Without a speed, the remaining time of a job in its requested shape is taken for the mean of the others'. O(jobs).
+fn guess_unknown_times(candidates: &mut [Candidate<'_>]) {
+    let requested = |candidate: &Candidate<'_>| {
+        let Shape { workers, servers } = candidate.job.spec.requested();
+        candidate.time(workers, servers)
+    };
+    let known: Vec<f64> = candidates.iter().filter(|candidate| candidate.has_fit).map(requested).collect();
+    if known.is_empty() {
+        return;
+    }
+    let mean = known.iter().sum::<f64>() / known.len() as f64;
+    for candidate in candidates.iter_mut().filter(|candidate| !candidate.has_fit) {
+        candidate.steps *= mean / requested(candidate);
+    }
+}
+
+/// The number of workers up to which one more is tried: as requested, then twice the most that were measured, as long as
+/// the most are the fastest. 0 once the speed function is fitted.
+fn worth_trying(job: &Job) -> u32 {
+    if job.learnt.fits.speed.as_ref().is_some_and(|fit| fit.confidence == Confidence::Fitted) {
+        return 0;
+    }
+    let samples = job.learnt.speeds.samples();
+    let requested = job.spec.requested().workers;
+    let Some(most) = samples.iter().map(|sample| sample.workers).max() else { return requested };
+    let fastest = samples.iter().max_by(|a, b| a.speed.total_cmp(&b.speed)).map_or(0, |sample| sample.workers);
+    if fastest < most { 0 } else { requested.max(most.saturating_mul(2)) }
+}
+
 /// The minimum demand of a worker with a GPU, per resource, over all jobs. None if no job has GPUs. O(jobs).
 fn smallest_gpu_worker(state: &State) -> Option<Amounts> {
     let workers = state.jobs.values().map(|job| &job.worker.amounts).filter(|worker| worker[GPU] > 0);
@@ -537,8 +721,9 @@ fn smallest_gpu_worker(state: &State) -> Option<Amounts> {
 
 /// Reverts a running job's new shape if it saves less than its restart costs. The alternatives are the new workers with
 /// the old parameter servers, if that needs no restart, and the old shape; the one that ends sooner is used. In order
-/// of arrival.
-fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut Ledger, in_place: bool) {
+/// of arrival. Returns whether any was reverted.
+fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut Ledger, in_place: bool) -> bool {
+    let mut any = false;
     for candidate in candidates {
         let Some(old) = candidate.old_shape().filter(|old| *old != candidate.shape && candidate.bounds.hold(*old))
         else {
@@ -546,6 +731,10 @@ fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut
         };
         let job = candidate.job;
         let restart = job.learnt.restart_cost.as_seconds();
+        let tries = old.workers < candidate.shape.workers && old.workers < candidate.tries;
+        if tries && candidate.time(old.workers, old.servers) > TRY_PAYS * restart {
+            continue;
+        }
         let without = |shape: Shape| in_place && shape.servers == old.servers;
         let end = |shape: Shape| {
             let cost = if shape == old || without(shape) { 0.0 } else { restart };
@@ -560,6 +749,9 @@ fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut
             }
         }
         ledger.take(job, &job.total(best), 1);
+        candidate.keeps = best != candidate.shape;
+        any |= candidate.keeps;
         candidate.set_shape(best);
     }
+    any
 }

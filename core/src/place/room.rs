@@ -45,7 +45,7 @@ pub struct Room {
     kinds: Vec<Arc<[ResourceId]>>,
     /// Thousandths of each device that can be reserved.
     bookable: Vec<u16>,
-    /// Whether the server is present and not draining.
+    /// Whether the server takes new slots: it is present, not draining and not [closed](Room::close).
     open: Vec<bool>,
     hosts: Vec<Hosts>,
     cloud: Vec<bool>,
@@ -90,9 +90,20 @@ impl Room {
         self.held[id.index()].clone_from(&server.planned.devices);
         self.kinds[id.index()] = server.devices.clone();
         self.bookable[id.index()] = server.bookable;
-        self.open[id.index()] = server.present && !server.draining;
+        self.reopen(state, id);
         self.hosts[id.index()] = server.hosts;
         self.cloud[id.index()] = server.place.cloud;
+    }
+
+    /// Closes a server for new slots, until [`reopen`](Self::reopen).
+    pub(crate) fn close(&mut self, id: ServerId) {
+        self.open[id.index()] = false;
+    }
+
+    /// Opens a closed server, unless it is absent or draining.
+    pub(crate) fn reopen(&mut self, state: &State, id: ServerId) {
+        let server = state.server(id);
+        self.open[id.index()] = server.present && !server.draining;
     }
 
     /// Free room of a server.

@@ -101,7 +101,7 @@ mod tests {
         let request = Request { seed: 2, jobs: Some(18), servers: None };
         let workload = workload::find("optimus").unwrap().build(&request).unwrap();
         let digest = |convergence: f64, speed: f64| {
-            let settings = Settings { engine: "optimus".into(), ..Settings::default() };
+            let settings = Settings { engine: "optimus-paper".into(), ..Settings::default() };
             let options =
                 Options { settings, seed: 2, errors: Some(Errors { convergence, speed }), ..Options::default() };
             play(&workload, &options, &mut ()).unwrap().digest

@@ -9,7 +9,7 @@ use crate::{
 
 /// Rounds with enough time between them for a crash.
 const OPTIMUS: &str = "engine = \"optimus\"\nstability = \"off\"\n[scheduler.parameters]\ninterval = \"10s\"\n\
-                       between_rounds = true\nshrink_to_fit = true\n";
+                       rescale_cost = false\nexplore = false\n";
 
 /// Two nodes with GPUs, and two without.
 fn site() -> Site {

@@ -21,7 +21,7 @@ pub(crate) const BOTH: &str = "SlurmctldPlugstack=trainmaster\nJobSubmitPlugins=
 /// Optimus with short intervals.
 pub(crate) const OPTIMUS: &str = "engine = \"optimus\"\nstability = \"off\"\n[scheduler.parameters]\n\
     interval = \"4s\"\n\
-                       between_rounds = true\nshrink_to_fit = true\nspare_gpus = true\n";
+                       rescale_cost = false\nexplore = false\n";
 
 /// Setup of a site.
 pub(crate) struct Setup<'a> {

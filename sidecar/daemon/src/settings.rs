@@ -1,15 +1,7 @@
-//! The scheduler's settings as text: the defaults and the current settings.
+//! The scheduler's settings as text.
 
 use toml::Table;
 use trainmaster_core::Settings;
-
-/// The default settings as a settings file, with a reason for each.
-pub const DEFAULT_SETTINGS: &str = include_str!("default.toml");
-
-/// The default settings.
-pub(crate) fn defaults() -> Settings {
-    Settings::from_toml(DEFAULT_SETTINGS).expect("the file is compiled in and tested")
-}
 
 /// All settings as a settings file. Parsing it gives the same settings.
 ///
@@ -21,7 +13,7 @@ pub(crate) fn defaults() -> Settings {
 /// assert_eq!(Settings::from_toml(&settings_text(&settings)).unwrap(), settings);
 /// ```
 pub fn settings_text(settings: &Settings) -> String {
-    if *settings == defaults() { DEFAULT_SETTINGS.into() } else { settings_table(settings).to_string() }
+    settings_table(settings).to_string()
 }
 
 /// All settings as a table.
@@ -31,24 +23,7 @@ pub fn settings_table(settings: &Settings) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use trainmaster_core::{Scheduler, settings::Parameter};
-
     use super::*;
-
-    #[test]
-    fn without_settings_optimus_decides_with_what_the_paper_leaves_out() {
-        let settings = defaults();
-        assert_eq!(settings.engine, "optimus");
-        assert!(
-            ["between_rounds", "rescale_cost", "resize_in_place", "shrink_to_fit", "spare_gpus"]
-                .iter()
-                .all(|name| settings.parameters[*name] == Parameter::Flag(true))
-        );
-        assert_eq!(Settings { parameters: BTreeMap::new(), ..settings.clone() }, Settings::default());
-        Scheduler::new(settings).expect("its engine knows these parameters");
-    }
 
     #[test]
     fn what_is_printed_reads_back() {
@@ -80,12 +55,10 @@ mod tests {
         for settings in [
             Settings::from_toml(text).unwrap(),
             Settings::from_toml("stability = \"off\"").unwrap(),
-            defaults(),
             Settings::default(),
         ] {
             let printed = settings_text(&settings);
             assert_eq!(Settings::from_toml(&printed).unwrap(), settings, "{printed}");
         }
-        assert!(settings_text(&defaults()).starts_with("# What"));
     }
 }

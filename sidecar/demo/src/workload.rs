@@ -213,19 +213,14 @@ pub(super) fn arrivals(seed: u64) -> Vec<f64> {
     times
 }
 
-/// The daemon's settings for an engine. Optimus has three settings beyond the paper, which consider the cost of a
-/// restart: here a third of a round, and a hundredth in the paper. `optimus-paper` doesn't have them.
+/// The daemon's settings for an engine.
 pub(super) fn settings(engine: &str) -> String {
     let parameters = match engine {
-        "optimus" => {
-            format!("interval = \"{INTERVAL}\"\nrescale_cost = true\nresize_in_place = true\nshrink_to_fit = true")
-        }
-        "optimus-paper" | "drf" | "tetris" => format!("interval = \"{INTERVAL}\""),
+        "optimus" | "optimus-paper" | "drf" | "tetris" => format!("interval = \"{INTERVAL}\""),
         "mlfs" => format!("interval = \"{MLFS_INTERVAL}\""),
         _ => String::new(),
     };
     let shape = if engine == "mlfs" { "[shape]\noversubscribe = 2.0\n" } else { "" };
-    let engine = if engine == "optimus-paper" { "optimus" } else { engine };
     // The defaults (5 minutes, 4 an hour), 200 times faster.
     format!(
         "engine = \"{engine}\"\n[parameters]\n{parameters}\n[stability]\nmin_run = \"1.5s\"\n\

@@ -26,7 +26,8 @@ pub(super) const JOB: Target = Target {
     words: JOB_WORDS,
 };
 
-const DEFAULT_SETTINGS: &str = include_str!("../../../../sidecar/daemon/src/default.toml");
+const OPTIMUS: &str = "engine = \"optimus\"\nseed = 1\n[parameters]\nshrink_to_fit = true\ninterval = \"60s\"\n\
+                        [stability]\nmin_run = \"5m\"\n[queues.batch]\ngpu = 4.5\n";
 
 /// The scheduler's settings.
 pub(super) const SETTINGS: Target = Target {
@@ -39,7 +40,7 @@ pub(super) const SETTINGS: Target = Target {
     seeds: || {
         let quotas = "engine = \"drf\"\n[queues.gold]\nweight = 2\n[tenants.a]\nquota = { gpu = 4 }\n[stability]\n\
             min_run = \"5m\"";
-        texts(&[DEFAULT_SETTINGS, quotas, "engine = \"mlfs\"\nseed = 7\n[parameters]\ninterval = \"1m\""])
+        texts(&[OPTIMUS, quotas, "engine = \"mlfs\"\nseed = 7\n[parameters]\ninterval = \"1m\""])
     },
     words: &[
         "engine = ",

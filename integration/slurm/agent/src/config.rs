@@ -16,9 +16,6 @@ use trainmaster_core::{
 };
 use trainmaster_host::bounded::read_text;
 
-/// The settings of `serve` without a settings file also apply here.
-const DEFAULT_SETTINGS: &str = include_str!("../../../../sidecar/daemon/src/default.toml");
-
 /// The whole file. All keys are optional.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -59,7 +56,7 @@ impl Default for Config {
             budget: 100_000_000,
             feed: Feed::default(),
             slurm: slurm::Config::default(),
-            settings: Settings::from_toml(DEFAULT_SETTINGS).expect("the file is compiled in and tested"),
+            settings: Settings::default(),
         }
     }
 }

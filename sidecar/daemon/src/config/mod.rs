@@ -22,7 +22,7 @@ use trainmaster_net::{Door, TlsFiles};
 use trainmaster_policy::Choice;
 
 pub use self::limits::{DecisionConfig, JournalConfig, LimitsConfig};
-use super::{ServeError, log::LogLines, settings, store::faults::Faults};
+use super::{ServeError, log::LogLines, store::faults::Faults};
 
 /// The daemon's configuration. [`from_toml`](Self::from_toml) and [`load`](Self::load) read it.
 ///
@@ -51,7 +51,7 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The folder for the journal, the tokens and the adapters' folders.
     pub state_dir: PathBuf,
-    /// The scheduler's settings. Default: [`DEFAULT_SETTINGS`](crate::DEFAULT_SETTINGS).
+    /// The scheduler's settings. Default: those of the core.
     #[serde(skip)]
     pub settings: Settings,
     /// The file's `scheduler`, before it becomes `settings`.
@@ -192,7 +192,7 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], Self::DEFAULT_PORT)),
             state_dir: default_state_dir(),
-            settings: settings::defaults(),
+            settings: Settings::default(),
             scheduler: None,
             scheduler_file: None,
             policy: Choice::Shipped,

@@ -71,13 +71,13 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn settings_that_are_given_replace_the_defaults_wholly() {
+fn settings_that_are_given_leave_the_others_at_their_defaults() {
     let read = |text: &str| Config::from_toml(text).unwrap().settings;
-    assert_eq!(read("listen = \":1\""), settings::defaults());
+    assert_eq!(read("listen = \":1\""), Settings::default());
     assert_eq!(read("[scheduler]"), Settings::default());
     assert_eq!(read("[scheduler]\nengine = \"optimus\""), Settings::default());
-    let paper = read("[scheduler.parameters]\nshrink_to_fit = true");
-    assert_eq!(paper.parameters.len(), 1);
+    let given = read("[scheduler.parameters]\nshrink_to_fit = true");
+    assert_eq!(given.parameters.len(), 1);
 }
 
 #[test]
