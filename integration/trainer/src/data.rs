@@ -16,7 +16,8 @@ const HELD_OUT: u64 = 1 << 41;
 const VALIDATION: u64 = 500;
 
 /// Kind of the examples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DataKind {
     /// Gaussian blobs, one per class; `noise` is their standard deviation (centres are about one unit apart per
     /// feature).

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::{Result, ensure};
 
 use crate::{
-    args::{DeviceArgs, JobArgs, Mode, ModelArgs, PaceArgs},
+    args::{Mode, ModelArgs, TrainingArgs},
     batch::Batches,
     chunks::Chunks,
     convergence::Convergence,
@@ -59,7 +59,7 @@ pub struct Settings {
     pub pace: Pace,
 }
 
-/// [`PaceArgs`] as durations.
+/// Flags as durations.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)] // each is the flag of its name
 pub struct Pace {
@@ -80,13 +80,8 @@ impl Settings {
     /// # Errors
     ///
     /// Flags that are valid alone are inconsistent. The message names them.
-    pub fn new(
-        job: &JobArgs,
-        model: &ModelArgs,
-        device: &DeviceArgs,
-        pace: &PaceArgs,
-        checkpoint_dir: Option<PathBuf>,
-    ) -> Result<Self> {
+    pub fn new(training: &TrainingArgs, checkpoint_dir: Option<PathBuf>) -> Result<Self> {
+        let TrainingArgs { job, model, device, pace } = training;
         let examples = match job.examples {
             0 => model.data.examples().unwrap_or(DEFAULT_EXAMPLES),
             given => given,
@@ -131,7 +126,7 @@ impl Settings {
             },
             learning_rate: model.learning_rate as f32,
             momentum: model.momentum as f32,
-            device: device.into(),
+            device: device.clone(),
             turns: Turns::default(),
             checkpoint_dir,
             pace: Pace {
@@ -204,22 +199,14 @@ pub(crate) mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::cli::Cli;
 
-    #[derive(Parser)]
-    struct Flags {
-        #[command(flatten)]
-        job: JobArgs,
-        #[command(flatten)]
-        model: ModelArgs,
-        #[command(flatten)]
-        device: DeviceArgs,
-        #[command(flatten)]
-        pace: PaceArgs,
+    fn training(flags: &[&str]) -> clap::error::Result<TrainingArgs> {
+        Cli::try_parse_from([&["test"], flags].concat()).map(|cli| cli.training)
     }
 
     fn parse(flags: &[&str]) -> Result<Settings> {
-        let flags = Flags::try_parse_from([&["test"], flags].concat())?;
-        Settings::new(&flags.job, &flags.model, &flags.device, &flags.pace, None)
+        Settings::new(&training(flags)?, None)
     }
 
     pub(crate) fn settings(flags: &[&str]) -> Settings {
@@ -275,10 +262,15 @@ pub(crate) mod tests {
 
     #[test]
     fn flags_survive_being_passed_on() {
-        let given = ["--mode=async", "--batch=7", "--hidden=5,4", "--device-nic-mbit=10.5", "--device-straggler=1:2"];
-        let flags = Flags::try_parse_from([&["test"], &given[..]].concat()).unwrap();
-        let again: Vec<String> =
-            [flags.job.flags(), flags.model.flags(), flags.device.flags(), flags.pace.flags()].concat();
+        let given = [
+            "--mode=async",
+            "--batch=7",
+            "--data=teacher",
+            "--hidden=5,4",
+            "--device-nic-mbit=10.5",
+            "--device-straggler=1:2,3:1.5",
+        ];
+        let again = training(&given).unwrap().flags();
         let again: Vec<&str> = again.iter().map(String::as_str).collect();
         assert_eq!(format!("{:?}", settings(&again)), format!("{:?}", settings(&given)));
     }

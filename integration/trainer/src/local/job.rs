@@ -13,8 +13,8 @@ use trainmaster_proto::v1::Progress;
 
 use super::board::Board;
 use crate::{
-    args::Mode,
-    cli::{LocalArgs, TrainingArgs},
+    args::{Mode, TrainingArgs},
+    cli::LocalArgs,
     exit,
     id::{Id, Role},
     settings::Settings,
@@ -68,8 +68,7 @@ impl LocalJob {
             Mode::Sync | Mode::Async => ensure!(servers > 0, "--mode sync and async need at least 1 parameter server"),
         }
         // Checks what each process would refuse.
-        let TrainingArgs { job, model, device, pace } = &training;
-        Settings::new(job, model, device, pace, None)?.parts.check(workers as usize)?;
+        Settings::new(&training, None)?.parts.check(workers as usize)?;
         Ok(Self { workers, servers, spread: local.spread, training, checkpoint_dir: None, verbose: local.verbose })
     }
 
@@ -144,13 +143,12 @@ impl LocalJob {
         if !self.verbose {
             command.env("RUST_LOG", "warn");
         }
-        let TrainingArgs { job, model, device, pace } = &self.training;
         command
             .arg(format!("--feed=http://{feed}"))
             .arg(format!("--orphan-grace-ms={ORPHAN_GRACE_MS}"))
             .args(["--job=1", if id.role == Role::Worker { "--role=worker" } else { "--role=server" }])
             .args([format!("--index={}", id.index), format!("--server={machine}")])
-            .args([job.flags(), model.flags(), device.flags(), pace.flags()].concat())
+            .args(self.training.flags())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .kill_on_drop(true)

@@ -10,7 +10,7 @@ use rand_chacha::{
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::job::{LocalJob, speed};
-use crate::{args::Mode, cli::ProfileArgs, device::Device, exit};
+use crate::{args::Mode, cli::ProfileArgs, exit};
 
 const DEFAULT_STEPS: u64 = 10;
 
@@ -20,7 +20,7 @@ const DEFAULT_STEPS: u64 = 10;
 ///
 /// Flags are inconsistent, a run fails, or the table can't be written.
 pub async fn run(args: &ProfileArgs) -> Result<u8> {
-    let device = Device::from(&args.local.training.device);
+    let device = &args.local.training.device;
     ensure!(
         args.concurrent == 1 || device.is_emulated(),
         "--concurrent {} needs an emulated device (--device-…): real computations would disturb each other",

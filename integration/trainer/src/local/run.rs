@@ -7,7 +7,7 @@ use serde::Serialize;
 use trainmaster_proto::v1::Progress;
 
 use super::job::{LocalJob, speed};
-use crate::{cli::RunArgs, device::Device};
+use crate::cli::RunArgs;
 
 /// Summary of the run.
 #[derive(Debug, Serialize)]
@@ -39,7 +39,7 @@ struct Summary {
 ///
 /// Flags are inconsistent, or a process can't be started.
 pub async fn run(args: &RunArgs) -> Result<u8> {
-    let device = Device::from(&args.local.training.device);
+    let device = &args.local.training.device;
     let label = device.label();
     let mut job = LocalJob::new(args.workers, args.servers, &args.local)?;
     job.checkpoint_dir.clone_from(&args.checkpoint_dir);
