@@ -3,12 +3,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{chunks::Portion, codec::Malformed, id::Id, tally::Tally};
+use crate::{chunks::Portion, id::Id, tally::Tally};
 
 /// Names the program and the version of its messages. Both sides must have the same.
 pub(crate) const PROTOCOL: u32 = 0x544d_0004;
 /// Maximum frame before the other side has identified itself, in bytes.
 pub(crate) const HELLO_LIMIT: usize = 128;
+
+/// Bytes that this program would not have sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
 
 /// Identification of a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

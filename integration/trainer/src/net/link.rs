@@ -11,7 +11,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt},
 };
 
-use crate::{codec::Malformed, id::Id};
+use crate::{id::Id, wire::Malformed};
 
 /// Maximum bytes that are read from one connection before the others.
 const GULP: usize = 1 << 18;
