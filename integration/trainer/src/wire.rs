@@ -11,7 +11,8 @@ pub(crate) const PROTOCOL: u32 = 0x544d_0004;
 pub(crate) const HELLO_LIMIT: usize = 128;
 
 /// Bytes that this program would not have sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not our protocol")]
 pub(crate) struct Malformed;
 
 /// Identification of a caller.
@@ -27,6 +28,15 @@ pub(crate) struct Hello {
     pub(crate) id: Id,
     /// Proof that the caller knows the job's token.
     pub(crate) proof: [u8; 32],
+}
+
+/// The end of the job, or of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FinalOrder {
+    /// The process's exit code.
+    pub(crate) code: u8,
+    pub(crate) checkpoint_step: u64,
+    pub(crate) checkpoint_ms: f32,
 }
 
 /// Stands for the attempt of parameters that a worker asked for.
@@ -68,8 +78,8 @@ pub(crate) enum Message {
     Shown { version: u64, parameters: Vec<f32> },
     /// Holder to chief: all gradients of the step are here. `times`: milliseconds of each worker.
     Collected { step: u64, attempt: u64, tally: Tally, times: Vec<(u32, f32)> },
-    /// Chief to all: acknowledge, and end with this exit code.
-    Finish { code: u8, checkpoint_step: u64, checkpoint_ms: f32 },
+    /// Chief to all: acknowledge, and end.
+    Finish(FinalOrder),
     /// Worker to parameter server (async): send your parameters.
     Pull,
     /// Parameter server to worker.
@@ -142,7 +152,7 @@ mod tests {
             Message::Gather { version: 6 },
             Message::Shard { version: 6, parameters, velocity },
             Message::Collected { step: 1, attempt: 2, tally, times: vec![(4, 2.5)] },
-            Message::Finish { code: 40, checkpoint_step: 5, checkpoint_ms: 0.5 },
+            Message::Finish(FinalOrder { code: 40, checkpoint_step: 5, checkpoint_ms: 0.5 }),
             Message::Pull,
             Message::Params { attempt: 2, values: vec![] },
             Message::Grad { step: 1, attempt: 2, tally, sums: vec![i64::MIN, 1] },

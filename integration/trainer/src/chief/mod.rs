@@ -32,7 +32,7 @@ use crate::{
     parts::Parts,
     settings::Settings,
     validation::Validation,
-    wire::Message,
+    wire::{FinalOrder, Message},
 };
 use ledger::Ledger;
 use phase::{Look, Phase, State};
@@ -45,14 +45,6 @@ const FINISH_STEP: Duration = Duration::from_secs(5);
 struct Stop {
     code: u8,
     by: Instant,
-}
-
-/// The final order to all processes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct FinalOrder {
-    pub(crate) code: u8,
-    pub(crate) checkpoint_step: u64,
-    pub(crate) checkpoint_ms: f32,
 }
 
 pub(crate) struct Chief {
@@ -491,16 +483,15 @@ impl Chief {
             let unwanted = !self.desired.contains(&id.index) && joined <= self.revision;
             if id.is_worker() && id != self.me && !busy && (unwanted || self.leaving.contains(&id.index)) {
                 info!(worker = id.index, "leaves the job");
-                net.send(id, self.finish(exit::DONE));
+                net.send(id, Message::Finish(self.order(exit::DONE)));
                 self.ready.remove(&id);
                 self.loaded.remove(&id);
             }
         }
     }
 
-    fn finish(&self, code: u8) -> Message {
-        let checkpoint_step = self.checkpoint_step.unwrap_or(0);
-        Message::Finish { code, checkpoint_step, checkpoint_ms: self.checkpoint_ms }
+    fn order(&self, code: u8) -> FinalOrder {
+        FinalOrder { code, checkpoint_step: self.checkpoint_step.unwrap_or(0), checkpoint_ms: self.checkpoint_ms }
     }
 
     /// Orders all processes to end.
@@ -509,16 +500,16 @@ impl Chief {
             return;
         }
         self.phase = Phase::Done;
+        let order = self.order(code);
         let mut all: BTreeSet<Id> = self.ready.keys().copied().collect();
         all.extend(&self.servers);
         all.extend(self.desired.iter().map(|index| Id::worker(*index)));
         for id in all {
             if id != self.me && net.is_up(id) {
-                net.send(id, self.finish(code));
+                net.send(id, Message::Finish(order));
             }
         }
-        let checkpoint_step = self.checkpoint_step.unwrap_or(0);
-        self.verdict = Some(FinalOrder { code, checkpoint_step, checkpoint_ms: self.checkpoint_ms });
+        self.verdict = Some(order);
     }
 
     /// Sends reports to the feed and the log.

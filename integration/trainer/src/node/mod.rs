@@ -4,6 +4,7 @@
 mod pipeline;
 mod replica;
 mod server;
+mod stuck;
 mod worker;
 
 use std::{collections::BTreeSet, time::Instant};
@@ -13,6 +14,7 @@ use anyhow::{Context, Result};
 use crate::{
     args::Mode,
     chunks::Orders,
+    holder::Holder,
     id::{Id, Role},
     layout::Layout,
     net::Net,
@@ -22,97 +24,85 @@ use crate::{
 };
 use replica::Replica;
 use server::Server;
+pub(crate) use stuck::Stuck;
 use worker::Worker;
 
 /// A process's role in the job.
-pub(crate) enum Node {
-    Server(Box<Server>),
-    Worker(Box<Worker>),
-    Replica(Box<Replica>),
-}
-
-impl Node {
-    /// `revision`: the one in which this process joined. `servers`: the job's parameter servers, ascending; empty for
-    /// all-reduce. `store`: a worker's storage for data chunks.
-    pub(crate) fn new(
-        settings: &Settings,
-        me: Id,
-        chief: Id,
-        revision: u32,
-        servers: &[Id],
-        store: Option<Store>,
-    ) -> Result<Self> {
-        if settings.mode == Mode::Allreduce {
-            return Ok(Self::Replica(Box::new(Replica::new(settings, me, chief, revision))));
-        }
-        let layout = Layout::new(&settings.network.blocks(), servers.len())?;
-        Ok(match me.role {
-            Role::Server => {
-                let place =
-                    servers.iter().position(|id| *id == me).context("this parameter server isn't in its job")?;
-                Self::Server(Box::new(Server::new(settings, me, chief, revision, &layout, place)))
-            }
-            Role::Worker => {
-                Self::Worker(Box::new(Worker::new(settings, me, chief, revision, servers.to_vec(), &layout, store)))
-            }
-        })
-    }
-
+pub(crate) trait Node {
     /// The peers to which it needs a connection, in either direction.
-    pub(crate) fn wants(&self) -> BTreeSet<Id> {
-        match self {
-            Self::Server(node) => BTreeSet::from([node.chief()]),
-            Self::Worker(node) => node.wants().collect(),
-            Self::Replica(node) => node.wants().collect(),
-        }
-    }
+    fn wants(&self) -> BTreeSet<Id>;
 
     /// Sets the data chunks that this process stores and trains in a revision.
-    pub(crate) fn direct(&mut self, orders: &Orders, net: &mut Net) {
-        if let Self::Worker(node) = self {
-            node.direct(orders, net);
-        }
+    fn direct(&mut self, _orders: &Orders, _net: &mut Net) -> Result<(), Stuck> {
+        Ok(())
     }
 
-    pub(crate) fn up(&mut self, peer: Id, net: &mut Net) {
-        match self {
-            Self::Server(node) => node.up(peer, net),
-            Self::Worker(node) => node.changed(net),
-            Self::Replica(node) => node.changed(net),
-        }
-    }
+    fn up(&mut self, peer: Id, net: &mut Net);
 
-    pub(crate) fn down(&mut self, peer: Id, net: &mut Net) {
-        match self {
-            Self::Server(node) => node.down(peer),
-            Self::Worker(node) => node.changed(net),
-            Self::Replica(node) => node.down(peer, net),
-        }
-    }
+    fn down(&mut self, peer: Id, net: &mut Net);
 
-    pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
-        match self {
-            Self::Server(node) => node.message(from, message, net),
-            Self::Worker(node) => node.message(from, message, net),
-            Self::Replica(node) => node.message(from, message, net),
-        }
-    }
+    fn message(&mut self, from: Id, message: Message, net: &mut Net) -> Result<(), Stuck>;
 
     /// Time of its next own action.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        match self {
-            Self::Server(node) => node.due(),
-            Self::Worker(node) => node.due(),
-            Self::Replica(node) => node.due(),
+    fn due(&self) -> Option<Instant>;
+
+    /// Performs due actions.
+    fn tick(&mut self, net: &mut Net) -> Result<(), Stuck>;
+}
+
+/// This process's place in the job.
+#[derive(Clone, Copy)]
+pub(crate) struct Seat {
+    pub(crate) me: Id,
+    pub(crate) chief: Id,
+    /// The revision in which this process joined.
+    pub(crate) revision: u32,
+}
+
+impl Seat {
+    /// Tells the chief whether this process can take part, if it is connected.
+    fn tell_ready(self, ready: bool, net: &mut Net) {
+        if net.is_up(self.chief) {
+            net.send(self.chief, if ready { Message::Ready { revision: self.revision } } else { Message::Unready });
         }
     }
 
-    /// Performs due actions.
-    pub(crate) fn tick(&mut self, net: &mut Net) {
-        match self {
-            Self::Server(node) => node.tick(net),
-            Self::Worker(node) => node.tick(net),
-            Self::Replica(node) => node.tick(net),
-        }
+    /// Sends the chief what it asked for at a version.
+    fn answer(
+        self,
+        holder: &mut Holder,
+        version: u64,
+        answer: fn(&Holder, u64) -> Message,
+        net: &mut Net,
+    ) -> Result<(), Stuck> {
+        self.reach(holder, version)?;
+        net.send(self.chief, answer(holder, version));
+        Ok(())
     }
+
+    fn reach(self, holder: &mut Holder, version: u64) -> Result<(), Stuck> {
+        let reached = holder.reach(version);
+        if reached { Ok(()) } else { Err(Stuck::Behind { me: self.me, at: holder.version, version }) }
+    }
+
+    fn unexpected(self, from: Id, message: &Message) -> Stuck {
+        Stuck::Other(format!("{} can't deal with {message:?} from {from}", self.me))
+    }
+}
+
+/// The role of this process. `servers`: the job's parameter servers, ascending; empty for all-reduce. `store`: a
+/// worker's storage for data chunks.
+pub(crate) fn new(settings: &Settings, seat: Seat, servers: &[Id], store: Option<Store>) -> Result<Box<dyn Node>> {
+    if settings.mode == Mode::Allreduce {
+        return Ok(Box::new(Replica::new(settings, seat)));
+    }
+    let layout = Layout::new(&settings.network.blocks(), servers.len())?;
+    Ok(match seat.me.role {
+        Role::Server => {
+            let place = servers.iter().position(|id| *id == seat.me);
+            let place = place.context("this parameter server isn't in its job")?;
+            Box::new(Server::new(settings, seat, &layout, place))
+        }
+        Role::Worker => Box::new(Worker::new(settings, seat, servers.to_vec(), &layout, store)),
+    })
 }

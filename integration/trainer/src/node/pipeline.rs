@@ -10,16 +10,14 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    io,
     ops::Range,
     time::{Duration, Instant},
 };
 
+use super::Stuck;
 use crate::{
     batch::Batches,
     device::Device,
-    exit,
-    fixed::Diverged,
     id::Id,
     net::Net,
     parts::Parts,
@@ -28,30 +26,6 @@ use crate::{
     turns::Turns,
     wire::Message,
 };
-
-/// The reason why a partition, and therefore the job, can't continue.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Stuck {
-    #[error(transparent)]
-    Diverged(#[from] Diverged),
-    #[error("{from} sent {me} {values} values for micro-batch {number}, which doesn't wait for so many of it now")]
-    Misfit { me: Id, from: Id, number: u32, values: usize },
-    #[error("a device's turns can't be booked: {0}")]
-    NoTurn(#[from] io::Error),
-    #[error("{me} has had no connection to {neighbour}, which has the model's part next to its own, for {waited:?}")]
-    Apart { me: Id, neighbour: Id, waited: Duration },
-}
-
-impl Stuck {
-    /// Exit code of the job.
-    pub(super) fn code(&self) -> u8 {
-        match self {
-            Self::Diverged(_) => exit::DIVERGED,
-            Self::Misfit { .. } | Self::NoTurn(_) => exit::ERROR,
-            Self::Apart { .. } => exit::WORKER_LOST,
-        }
-    }
-}
 
 /// The work of an order.
 #[derive(Clone, Copy)]
@@ -312,7 +286,12 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, os::unix::net::UnixStream};
+    use std::{
+        net::TcpListener,
+        sync::{LazyLock, mpsc},
+    };
+
+    use tokio::runtime::Runtime;
 
     use super::*;
     use crate::{
@@ -322,16 +301,10 @@ mod tests {
 
     /// There are no peers, so messages are queued.
     fn net(me: Id) -> Net {
+        static IO: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (waker, _) = UnixStream::pair().unwrap();
-        Net::new(
-            Hello { protocol: PROTOCOL, job: 1, incarnation: 0, id: me, proof: [0; 32] },
-            listener,
-            waker,
-            None,
-            1 << 16,
-        )
-        .unwrap()
+        let hello = Hello { protocol: PROTOCOL, job: 1, incarnation: 0, id: me, proof: [0; 32] };
+        Net::new(hello, listener, IO.handle().clone(), mpsc::channel(), None, 1 << 16).unwrap()
     }
 
     fn order(settings: &Settings, attempt: u64) -> (ReplicaWork, Vec<f32>) {
