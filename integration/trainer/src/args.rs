@@ -40,7 +40,6 @@ pub struct TrainingArgs {
 
 impl TrainingArgs {
     /// The equivalent flags.
-    #[must_use]
     pub fn flags(&self) -> Vec<String> {
         let values = serde_json::to_value(self).expect("flags are plain data");
         let flag = |(name, value): (&String, &Value)| {

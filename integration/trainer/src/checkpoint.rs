@@ -52,10 +52,6 @@ pub enum CheckpointError {
 
 impl Checkpoint {
     /// Writes the checkpoint into a folder, which is created if it is missing, and removes old ones.
-    ///
-    /// # Errors
-    ///
-    /// [`CheckpointError::Io`]. Older checkpoints then still exist.
     pub fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(format!("step-{:012}.ckpt", self.step));
         let partial = folder.join(format!("step-{:012}.partial", self.step));
@@ -78,10 +74,6 @@ impl Checkpoint {
     }
 
     /// Reads the newest valid checkpoint of a folder. None if there is none.
-    ///
-    /// # Errors
-    ///
-    /// [`CheckpointError::Io`] if the folder can't be read, [`CheckpointError::Foreign`] if it belongs to another job.
     pub fn read(folder: &Path, fingerprint: &str) -> Result<Option<Self>, CheckpointError> {
         let files = match list(folder) {
             Ok(files) => files,

@@ -43,23 +43,23 @@ impl DataKind {
 
 /// Shape and difficulty of a data set.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DataSettings {
+pub(crate) struct DataSettings {
     /// Kind of the examples.
-    pub kind: DataKind,
+    pub(crate) kind: DataKind,
     /// Number of classes.
-    pub classes: usize,
+    pub(crate) classes: usize,
     /// Number of features per example.
-    pub features: usize,
+    pub(crate) features: usize,
     /// See [`DataKind`].
-    pub noise: f64,
+    pub(crate) noise: f64,
     /// Fraction of generated examples with a random label, which keeps the loss from falling to zero.
-    pub label_noise: f64,
+    pub(crate) label_noise: f64,
     /// Another seed is another task.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// Examples by number.
-pub struct Data {
+pub(crate) struct Data {
     settings: DataSettings,
     centres: Vec<f32>,
     teacher: Option<Network>,
@@ -72,8 +72,7 @@ const TEACHER: u64 = u64::MAX - 1;
 
 impl Data {
     /// Prepares the common data of all examples: the blobs' centres or the teacher.
-    #[must_use]
-    pub fn new(settings: &DataSettings) -> Self {
+    pub(crate) fn new(settings: &DataSettings) -> Self {
         let mut data =
             Self { settings: settings.clone(), centres: Vec::new(), teacher: None, teacher_parameters: Vec::new() };
         match settings.kind {
@@ -92,24 +91,18 @@ impl Data {
     }
 
     /// Number of features per example.
-    #[must_use]
-    pub fn features(&self) -> usize {
+    pub(crate) fn features(&self) -> usize {
         self.settings.features
     }
 
     /// Numbers of the held-out examples for validation. They don't depend on the length of an epoch.
-    #[must_use]
-    pub fn held_out(&self) -> Range<u64> {
+    pub(crate) fn held_out(&self) -> Range<u64> {
         let count = if self.settings.kind == DataKind::Iris { iris::HELD_OUT } else { VALIDATION };
         HELD_OUT..HELD_OUT + count
     }
 
     /// Writes the features of an example, and returns its label.
-    ///
-    /// # Panics
-    ///
-    /// If the length of `features` isn't that of the data's features.
-    pub fn example(&self, number: u64, features: &mut [f32]) -> usize {
+    pub(crate) fn example(&self, number: u64, features: &mut [f32]) -> usize {
         let DataSettings { classes, noise, label_noise, .. } = self.settings;
         assert_eq!(features.len(), self.settings.features);
         if self.settings.kind == DataKind::Iris {

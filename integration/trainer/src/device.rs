@@ -40,8 +40,7 @@ pub struct Device {
 
 impl Device {
     /// Whether anything is emulated. Then printed speeds are labelled.
-    #[must_use]
-    pub fn is_emulated(&self) -> bool {
+    pub(crate) fn is_emulated(&self) -> bool {
         let times = self.device_example_ms
             + self.device_step_ms
             + self.device_update_ms
@@ -51,56 +50,47 @@ impl Device {
     }
 
     /// " (emulated device)" if so, for all printed speeds.
-    #[must_use]
-    pub fn label(&self) -> &'static str {
+    pub(crate) fn label(&self) -> &'static str {
         if self.is_emulated() { " (emulated device)" } else { "" }
     }
 
     /// Rate of the emulated network interface, if there is one and a model to send.
-    #[must_use]
-    pub fn nic_mbit(&self) -> Option<f64> {
+    pub(crate) fn nic_mbit(&self) -> Option<f64> {
         (self.device_nic_mbit > 0.0 && self.device_model_mib > 0.0).then_some(self.device_nic_mbit)
     }
 
     /// Bytes of one of `parts` equal parts of the model.
-    #[must_use]
-    pub fn part_bytes(&self, parts: usize) -> u64 {
+    pub(crate) fn part_bytes(&self, parts: usize) -> u64 {
         (self.model_bytes() / parts as f64) as u64
     }
 
     /// Start time of a process.
-    #[must_use]
-    pub fn start(&self) -> Duration {
+    pub(crate) fn start(&self) -> Duration {
         ms(self.device_start_ms)
     }
 
     /// Bytes of `values` numbers, scaled so that all parameters have the size of the model.
-    #[must_use]
-    pub fn bytes(&self, values: usize, parameters: usize) -> u64 {
+    pub(crate) fn bytes(&self, values: usize, parameters: usize) -> u64 {
         (self.model_bytes() * values as f64 / parameters as f64) as u64
     }
 
     /// Computation time of a worker's share of a step, with its connections.
-    #[must_use]
-    pub fn compute(&self, worker: u32, examples: u64, connections: usize) -> Duration {
+    pub(crate) fn compute(&self, worker: u32, examples: u64, connections: usize) -> Duration {
         self.forward(worker, examples) + self.backward(worker) + self.connections(connections)
     }
 
     /// Forward pass of the share.
-    #[must_use]
-    pub fn forward(&self, worker: u32, examples: u64) -> Duration {
+    pub(crate) fn forward(&self, worker: u32, examples: u64) -> Duration {
         ms(self.device_example_ms * examples as f64 * self.slower(worker))
     }
 
     /// Backward pass, independent of the share.
-    #[must_use]
-    pub fn backward(&self, worker: u32) -> Duration {
+    pub(crate) fn backward(&self, worker: u32) -> Duration {
         ms(self.device_step_ms * self.slower(worker))
     }
 
     /// Time for connections.
-    #[must_use]
-    pub fn connections(&self, count: usize) -> Duration {
+    pub(crate) fn connections(&self, count: usize) -> Duration {
         ms(self.device_connection_ms * count as f64)
     }
 
@@ -113,15 +103,13 @@ impl Device {
     }
 
     /// Time of a holder of one of `parts` parts of the model for one worker's gradients.
-    #[must_use]
-    pub fn update(&self, parts: usize) -> Duration {
+    pub(crate) fn update(&self, parts: usize) -> Duration {
         ms(self.device_update_ms / parts as f64 + self.device_connection_ms)
     }
 
     /// Time of an all-reduce worker to apply the summed gradients to its copy of the model, or of one of `parts` equal
     /// parts of it.
-    #[must_use]
-    pub fn apply(&self, parts: usize) -> Duration {
+    pub(crate) fn apply(&self, parts: usize) -> Duration {
         ms(self.device_update_ms / parts as f64)
     }
 }

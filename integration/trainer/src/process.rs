@@ -86,10 +86,6 @@ impl Part {
 
 impl Process {
     /// Listens, and connects to the feed. `begun`: start of the program.
-    ///
-    /// # Errors
-    ///
-    /// A flag or variable is missing or invalid. The message names it.
     pub fn new(slot: SlotArgs, mut settings: Settings, begun: Instant) -> Result<Self> {
         let Some(role) = slot.role else {
             bail!(
@@ -169,10 +165,6 @@ impl Process {
     }
 
     /// Takes part until the job or this process ends. Returns its exit code.
-    ///
-    /// # Errors
-    ///
-    /// Unrecoverable errors: the checkpoint belongs to another job, or the assignment doesn't fit the settings.
     pub fn run(mut self) -> Result<u8> {
         if !self.slot.peers.is_empty() {
             // No peer knew the address before, so there are no early events.

@@ -32,54 +32,49 @@ const MOST_BYTES: u64 = 1 << 30;
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How gradients are combined.
-    pub mode: Mode,
+    pub(crate) mode: Mode,
     /// Division of epochs into steps and shares.
-    pub batches: Batches,
+    pub(crate) batches: Batches,
     /// Division of the dataset, if its chunks may be scheduled one by one.
-    pub chunks: Option<Chunks>,
+    pub(crate) chunks: Option<Chunks>,
     /// The convergence rule.
-    pub convergence: Convergence,
+    pub(crate) convergence: Convergence,
     /// The model.
-    pub network: Network,
+    pub(crate) network: Network,
     /// The partitions of the model.
-    pub parts: Parts,
+    pub(crate) parts: Parts,
     /// Its data.
-    pub data: DataSettings,
+    pub(crate) data: DataSettings,
     /// Learning rate of gradient descent.
-    pub learning_rate: f32,
+    pub(crate) learning_rate: f32,
     /// Momentum.
-    pub momentum: f32,
+    pub(crate) momentum: f32,
     /// The emulated device.
-    pub device: Device,
+    pub(crate) device: Device,
     /// The shared devices.
-    pub turns: Turns,
+    pub(crate) turns: Turns,
     /// Folder of checkpoints.
-    pub checkpoint_dir: Option<PathBuf>,
+    pub(crate) checkpoint_dir: Option<PathBuf>,
     /// Intervals and time limits.
-    pub pace: Pace,
+    pub(crate) pace: Pace,
 }
 
 /// Flags as durations.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)] // each is the flag of its name
-pub struct Pace {
-    pub max_steps: Option<u64>,
-    pub report: Duration,
-    pub report_steps: Option<u32>,
-    pub settle_steps: u32,
-    pub checkpoint: Duration,
-    pub checkpoint_epochs: Option<u32>,
-    pub gather: Duration,
-    pub replace: Duration,
-    pub start: Duration,
+pub(crate) struct Pace {
+    pub(crate) max_steps: Option<u64>,
+    pub(crate) report: Duration,
+    pub(crate) report_steps: Option<u32>,
+    pub(crate) settle_steps: u32,
+    pub(crate) checkpoint: Duration,
+    pub(crate) checkpoint_epochs: Option<u32>,
+    pub(crate) gather: Duration,
+    pub(crate) replace: Duration,
+    pub(crate) start: Duration,
 }
 
 impl Settings {
     /// Combines the flags.
-    ///
-    /// # Errors
-    ///
-    /// Flags that are valid alone are inconsistent. The message names them.
     pub fn new(training: &TrainingArgs, checkpoint_dir: Option<PathBuf>) -> Result<Self> {
         let TrainingArgs { job, model, device, pace } = training;
         let examples = match job.examples {
@@ -159,7 +154,6 @@ impl Settings {
     }
 
     /// The values that a checkpoint must share with the job that resumes from it.
-    #[must_use]
     pub fn fingerprint(&self) -> String {
         let DataSettings { kind, noise, label_noise, seed, .. } = &self.data;
         let chunks = self.chunks.map(|chunks| format!(" in {} chunks of {}", chunks.count, chunks.batches));
@@ -174,8 +168,7 @@ impl Settings {
 
     /// Maximum frame: a holder's whole state, a step's sums (at most 10 bytes each), or a partition's outputs for a
     /// micro-batch.
-    #[must_use]
-    pub fn frame_limit(&self) -> usize {
+    pub(crate) fn frame_limit(&self) -> usize {
         let exchanged = if self.parts.count() == 1 { 0 } else { self.micro_batch_bytes() as usize };
         (10 * self.network.parameters()).max(exchanged) + (1 << 16)
     }
@@ -196,6 +189,8 @@ fn shape(model: &ModelArgs) -> Result<(u32, u32)> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::rc::Rc;
+
     use clap::Parser;
 
     use super::*;
@@ -209,8 +204,8 @@ pub(crate) mod tests {
         Settings::new(&training(flags)?, None)
     }
 
-    pub(crate) fn settings(flags: &[&str]) -> Settings {
-        parse(flags).unwrap()
+    pub(crate) fn settings(flags: &[&str]) -> Rc<Settings> {
+        Rc::new(parse(flags).unwrap())
     }
 
     #[test]

@@ -15,10 +15,6 @@ use crate::{args::Mode, cli::ProfileArgs, exit};
 const DEFAULT_STEPS: u64 = 10;
 
 /// Measures, and writes the table.
-///
-/// # Errors
-///
-/// Flags are inconsistent, a run fails, or the table can't be written.
 pub async fn run(args: &ProfileArgs) -> Result<u8> {
     let device = &args.local.training.device;
     ensure!(

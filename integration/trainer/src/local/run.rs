@@ -34,10 +34,6 @@ struct Summary {
 }
 
 /// Runs a job. Prints its progress to standard error and its summary to standard output.
-///
-/// # Errors
-///
-/// Flags are inconsistent, or a process can't be started.
 pub async fn run(args: &RunArgs) -> Result<u8> {
     let device = &args.local.training.device;
     let label = device.label();
