@@ -7,7 +7,7 @@ mod server;
 mod stuck;
 mod worker;
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{collections::BTreeSet, rc::Rc, time::Instant};
 
 use anyhow::{Context, Result};
 
@@ -92,7 +92,7 @@ impl Seat {
 
 /// The role of this process. `servers`: the job's parameter servers, ascending; empty for all-reduce. `store`: a
 /// worker's storage for data chunks.
-pub(crate) fn new(settings: &Settings, seat: Seat, servers: &[Id], store: Option<Store>) -> Result<Box<dyn Node>> {
+pub(crate) fn new(settings: &Rc<Settings>, seat: Seat, servers: &[Id], store: Option<Store>) -> Result<Box<dyn Node>> {
     if settings.mode == Mode::Allreduce {
         return Ok(Box::new(Replica::new(settings, seat)));
     }

@@ -8,6 +8,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
+    rc::Rc,
     time::Instant,
 };
 
@@ -15,10 +16,7 @@ use super::{
     Node, Seat, Stuck,
     pipeline::{Pipeline, ReplicaWork},
 };
-use crate::{
-    batch::Batches, device::Device, holder::Holder, id::Id, net::Net, parts::Parts, settings::Settings, trainer::Sums,
-    wire::Message,
-};
+use crate::{holder::Holder, id::Id, net::Net, settings::Settings, trainer::Sums, wire::Message};
 
 /// A step in progress.
 struct Ring {
@@ -46,10 +44,8 @@ enum Phase {
 pub(crate) struct Replica {
     seat: Seat,
     holder: Holder,
-    device: Device,
-    parts: Parts,
+    settings: Rc<Settings>,
     pipeline: Pipeline,
-    batches: Batches,
     ready: bool,
     ring: Option<Ring>,
     /// Chunks by (attempt, round). The previous worker may be ahead.
@@ -57,14 +53,12 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn new(settings: &Settings, seat: Seat) -> Self {
+    pub(crate) fn new(settings: &Rc<Settings>, seat: Seat) -> Self {
         Self {
             seat,
             holder: Holder::new(settings.learning_rate, settings.momentum),
-            device: settings.device.clone(),
-            parts: settings.parts,
+            settings: Rc::clone(settings),
             pipeline: Pipeline::new(settings, seat.me),
-            batches: settings.batches,
             ready: false,
             ring: None,
             chunks: BTreeMap::new(),
@@ -79,7 +73,7 @@ impl Replica {
     fn step(&mut self, step: u64, attempt: u64, mut workers: Vec<u32>, net: &mut Net) -> Result<(), Stuck> {
         self.give_up();
         let me = self.seat.me;
-        workers.retain(|worker| self.parts.of(*worker) == self.parts.of(me.index));
+        workers.retain(|worker| self.settings.parts.of(*worker) == self.settings.parts.of(me.index));
         self.chunks.retain(|(of, _), _| *of >= attempt);
         let Some(place) = workers.iter().position(|worker| *worker == me.index) else { return Ok(()) };
         self.seat.reach(&mut self.holder, step)?;
@@ -99,7 +93,8 @@ impl Replica {
         let rounds = 2 * (ring.workers.len() as u32 - 1);
         while let Phase::Round(round) = ring.phase {
             if round == rounds {
-                ring.phase = Phase::Updating(self.pipeline.book(self.device.apply(self.parts.count()))?);
+                ring.phase =
+                    Phase::Updating(self.pipeline.book(self.settings.device.apply(self.settings.parts.count()))?);
                 return Ok(());
             }
             let Some(chunk) = self.chunks.remove(&(ring.attempt, round)) else { return Ok(()) };
@@ -109,7 +104,7 @@ impl Replica {
             }
             ring.phase = Phase::Round(round + 1);
             if round + 1 < rounds {
-                ring.pass_on(round + 1, self.parts, &self.device, net);
+                ring.pass_on(round + 1, &self.settings, net);
             }
         }
         Ok(())
@@ -185,13 +180,13 @@ impl Node for Replica {
                 ring.compute_ms = (now - ring.started).as_secs_f32() * 1e3;
                 ring.phase = Phase::Round(0);
                 if ring.workers.len() > 1 {
-                    ring.pass_on(0, self.parts, &self.device, net);
+                    ring.pass_on(0, &self.settings, net);
                 }
                 self.turn(net)?;
             }
             (Phase::Updating(done), _) if done <= now => {
                 if let Some(Ring { step, attempt, sums: Sums { values, tally }, compute_ms, .. }) = self.ring.take() {
-                    self.holder.collect(values, self.batches.length(step));
+                    self.holder.collect(values, self.settings.batches.length(step));
                     let times = vec![(self.seat.me.index, compute_ms)];
                     net.send(self.seat.chief, Message::Collected { step, attempt, tally, times });
                 }
@@ -217,10 +212,11 @@ impl Ring {
         number * length / count..(number + 1) * length / count
     }
 
-    fn pass_on(&self, round: u32, parts: Parts, device: &Device, net: &mut Net) {
+    fn pass_on(&self, round: u32, settings: &Settings, net: &mut Net) {
         let sums = self.sums.values[self.chunk(self.place, round)].to_vec();
         let message = Message::Chunk { attempt: self.attempt, round, sums };
-        net.transfer(self.neighbours().1, message, device.part_bytes(self.workers.len() * parts.count()));
+        let bytes = settings.device.part_bytes(self.workers.len() * settings.parts.count());
+        net.transfer(self.neighbours().1, message, bytes);
     }
 
     fn take_in(&mut self, round: u32, chunk: &[i64]) -> bool {

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     ops::Range,
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -13,7 +14,6 @@ use crate::{
     id::Id,
     layout::Layout,
     net::Net,
-    parts::Parts,
     settings::Settings,
     tally::Tally,
     wire::{ASKED, Message},
@@ -42,8 +42,7 @@ struct Queued {
 
 pub(crate) struct Server {
     seat: Seat,
-    mode: Mode,
-    parts: Parts,
+    settings: Rc<Settings>,
     /// Ranges of the partitions' parameters in the own part.
     ranges: Vec<Range<usize>>,
     holder: Holder,
@@ -60,7 +59,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// `layout`: the parameters of all servers; `place`: the index of this one.
-    pub(crate) fn new(settings: &Settings, seat: Seat, layout: &Layout, place: usize) -> Self {
+    pub(crate) fn new(settings: &Rc<Settings>, seat: Seat, layout: &Layout, place: usize) -> Self {
         let (parts, servers) = (settings.parts, layout.holders());
         let mut end = 0;
         let range = |part| {
@@ -70,9 +69,8 @@ impl Server {
         };
         Self {
             ranges: (0..parts.count()).map(range).collect(),
-            parts,
+            settings: Rc::clone(settings),
             seat,
-            mode: settings.mode,
             holder: Holder::new(settings.learning_rate, settings.momentum),
             loaded: false,
             early: Vec::new(),
@@ -104,7 +102,7 @@ impl Server {
 
     /// Answers the chief's request for this version.
     fn answer(&mut self, version: u64, answer: fn(&Holder, u64) -> Message, net: &mut Net) -> Result<(), Stuck> {
-        if self.mode == Mode::Sync {
+        if self.settings.mode == Mode::Sync {
             return self.seat.answer(&mut self.holder, version, answer, net);
         }
         // Asynchronous holders have no common version. The chief gathers when no gradients are on their way.
@@ -114,7 +112,7 @@ impl Server {
 
     /// Range of the parameters that a worker trains.
     fn range(&self, worker: Id) -> Range<usize> {
-        self.ranges[self.parts.of(worker.index)].clone()
+        self.ranges[self.settings.parts.of(worker.index)].clone()
     }
 
     fn hand_out(&self, worker: Id, attempt: u64, net: &mut Net) {
@@ -129,7 +127,7 @@ impl Server {
             return Err(Stuck::Other(reason));
         }
         let now = Instant::now();
-        if self.mode == Mode::Async {
+        if self.settings.mode == Mode::Async {
             self.busy = self.busy.max(now) + self.update;
             self.queue.push_back(Queued { done: self.busy, worker, step, attempt, tally, sums });
             return Ok(());
@@ -141,7 +139,7 @@ impl Server {
             self.busy = self.busy.max(now) + self.update;
             collecting.sums[range].iter_mut().zip(&sums).for_each(|(sum, value)| *sum += value);
             // All partitions of a replica train the same examples.
-            if self.parts.closes(worker.index) {
+            if self.settings.parts.closes(worker.index) {
                 collecting.tally.add(tally);
             }
             collecting.times.push((worker.index, (now - collecting.sent).as_secs_f32() * 1e3));

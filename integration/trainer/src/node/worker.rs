@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    rc::Rc,
     time::Instant,
 };
 
@@ -13,11 +14,9 @@ use super::{
 use crate::{
     args::Mode,
     chunks::{Orders, Portion},
-    device::Device,
     id::Id,
     layout::Layout,
     net::Net,
-    parts::Parts,
     settings::Settings,
     store::Store,
     tally::Tally,
@@ -37,12 +36,10 @@ struct Task {
 
 pub(crate) struct Worker {
     seat: Seat,
-    mode: Mode,
+    settings: Rc<Settings>,
     servers: Vec<Id>,
-    parts: Parts,
     /// Layout of the parameters that are trained here.
     layout: Layout,
-    device: Device,
     pipeline: Pipeline,
     /// The own data chunks, if they are scheduled one by one.
     store: Option<Store>,
@@ -59,7 +56,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(
-        settings: &Settings,
+        settings: &Rc<Settings>,
         seat: Seat,
         servers: Vec<Id>,
         layout: &Layout,
@@ -68,11 +65,9 @@ impl Worker {
         let parts = settings.parts;
         Self {
             seat,
-            mode: settings.mode,
+            settings: Rc::clone(settings),
             servers,
-            parts,
             layout: layout.within(&settings.network.range(parts.of(seat.me.index), parts.count())),
-            device: settings.device.clone(),
             pipeline: Pipeline::new(settings, seat.me),
             store,
             rested: false,
@@ -110,7 +105,7 @@ impl Worker {
             let held = self.store.iter().flat_map(Store::held);
             held.for_each(|chunk| net.send(self.seat.chief, Message::Stored { chunk }));
         }
-        if ready && self.mode == Mode::Async {
+        if ready && self.settings.mode == Mode::Async {
             self.pull(net);
         }
     }
@@ -129,7 +124,7 @@ impl Worker {
     /// Computes once the order and all parameters are there.
     fn compute(&mut self, net: &mut Net) -> Result<(), Stuck> {
         let Some(task) = self.task else { return Ok(()) };
-        let fits = |(attempt, _): &(u64, Vec<f32>)| match self.mode {
+        let fits = |(attempt, _): &(u64, Vec<f32>)| match self.settings.mode {
             Mode::Async => !task.fresh || *attempt == ASKED,
             _ => *attempt == task.order.attempt,
         };
@@ -188,7 +183,7 @@ impl Node for Worker {
                 self.give_up();
                 let position = workers.iter().position(|worker| *worker == self.seat.me.index);
                 self.task = position.map(|position| {
-                    let place = (position / self.parts.count(), workers.len() / self.parts.count());
+                    let place = (position / self.settings.parts.count(), workers.len() / self.settings.parts.count());
                     let order = ReplicaWork { step, attempt, place, connections };
                     Task { order, portion: portions.get(position).copied(), fresh: false }
                 });
@@ -220,7 +215,7 @@ impl Node for Worker {
         self.receive(net)?;
         let Some(Sums { values, tally }) = self.pipeline.tick(net)? else { return Ok(()) };
         let Some(ReplicaWork { step, attempt, .. }) = self.running.take() else { return Ok(()) };
-        let bytes = self.device.part_bytes(self.servers.len() * self.parts.count());
+        let bytes = self.settings.device.part_bytes(self.servers.len() * self.settings.parts.count());
         for (position, server) in self.servers.iter().enumerate() {
             // The chief counts each example once, so only its tally has the loss.
             let tally = if *server == self.seat.chief { tally } else { Tally { loss: 0, correct: 0, ..tally } };
