@@ -50,8 +50,7 @@ impl Batches {
     pub(crate) fn micro_shard(&self, step: u64, shard: u64) -> impl Iterator<Item = u64> + use<> {
         let first = (step % self.steps_per_epoch()) * self.batch;
         let (start, end) = (shard * self.micro(), ((shard + 1) * self.micro()).min(self.length(step)));
-        let order = Permutation::new(self.examples, self.seed, step / self.steps_per_epoch());
-        (first + start..first + end).map(move |position| order.at(position))
+        permuted(self.examples, self.seed, step / self.steps_per_epoch(), first + start..first + end)
     }
 
     /// Number of examples in a range of micro-shards.

@@ -44,11 +44,8 @@ impl DataKind {
 /// Shape and difficulty of a data set.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DataSettings {
-    /// Kind of the examples.
     pub(crate) kind: DataKind,
-    /// Number of classes.
     pub(crate) classes: usize,
-    /// Number of features per example.
     pub(crate) features: usize,
     /// See [`DataKind`].
     pub(crate) noise: f64,
@@ -90,7 +87,6 @@ impl Data {
         data
     }
 
-    /// Number of features per example.
     pub(crate) fn features(&self) -> usize {
         self.settings.features
     }

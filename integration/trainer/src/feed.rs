@@ -189,33 +189,26 @@ impl<T: Fn(News)> Session<T> {
         let (mut away_since, mut pause, mut orphaned) = (Instant::now(), FIRST_PAUSE, false);
         loop {
             let opened = timeout(CALL_LIMIT, client.watch(sign(request.clone(), bearer.as_ref()))).await;
-            let mut why = Status::deadline_exceeded("no answer");
-            match opened {
-                Ok(Ok(stream)) => {
+            let why = match opened.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
+                Ok(stream) => {
                     let mut stream = stream.into_inner();
-                    loop {
+                    let end = loop {
                         match stream.message().await {
                             Ok(Some(assignment)) => {
                                 pause = FIRST_PAUSE;
                                 (self.tell)(News::Assigned(assignment));
                             }
-                            Ok(None) => {
-                                why = Status::unavailable("the stream ended");
-                                break;
-                            }
-                            Err(status) => {
-                                why = status;
-                                break;
-                            }
+                            Ok(None) => break Status::unavailable("the stream ended"),
+                            Err(status) => break status,
                         }
-                    }
+                    };
                     if pause == FIRST_PAUSE {
                         away_since = Instant::now();
                     }
+                    end
                 }
-                Ok(Err(status)) => why = status,
-                Err(_) => {}
-            }
+                Err(status) => status,
+            };
             let away = away_since.elapsed();
             if away >= self.caller.grace && !orphaned {
                 orphaned = true;

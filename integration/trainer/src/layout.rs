@@ -47,12 +47,10 @@ impl Layout {
         Self { pieces, parameters: range.len() }
     }
 
-    /// Number of holders.
     pub(crate) fn holders(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Total number of parameters.
     pub(crate) fn parameters(&self) -> usize {
         self.parameters
     }

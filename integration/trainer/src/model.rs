@@ -98,7 +98,6 @@ impl Network {
         self.layers().flat_map(|(inputs, outputs)| [(inputs * outputs) as u64, outputs as u64]).collect()
     }
 
-    /// Number of parameters.
     pub(crate) fn parameters(&self) -> usize {
         self.layers().map(parameters).sum()
     }

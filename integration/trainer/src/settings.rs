@@ -31,31 +31,20 @@ const MOST_BYTES: u64 = 1 << 30;
 /// The job. The settings are the same in all of its processes.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How gradients are combined.
     pub(crate) mode: Mode,
     /// Division of epochs into steps and shares.
     pub(crate) batches: Batches,
     /// Division of the dataset, if its chunks may be scheduled one by one.
     pub(crate) chunks: Option<Chunks>,
-    /// The convergence rule.
     pub(crate) convergence: Convergence,
-    /// The model.
     pub(crate) network: Network,
-    /// The partitions of the model.
     pub(crate) parts: Parts,
-    /// Its data.
     pub(crate) data: DataSettings,
-    /// Learning rate of gradient descent.
     pub(crate) learning_rate: f32,
-    /// Momentum.
     pub(crate) momentum: f32,
-    /// The emulated device.
     pub(crate) device: Device,
-    /// The shared devices.
     pub(crate) turns: Turns,
-    /// Folder of checkpoints.
     pub(crate) checkpoint_dir: Option<PathBuf>,
-    /// Intervals and time limits.
     pub(crate) pace: Pace,
 }
 

@@ -39,6 +39,16 @@ pub(crate) struct FinalOrder {
     pub(crate) checkpoint_ms: f32,
 }
 
+/// Gradients that a holder has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Collected {
+    pub(crate) step: u64,
+    pub(crate) attempt: u64,
+    pub(crate) tally: Tally,
+    /// Milliseconds of each worker.
+    pub(crate) times: Vec<(u32, f32)>,
+}
+
 /// Stands for the attempt of parameters that a worker asked for.
 pub(crate) const ASKED: u64 = 0;
 
@@ -76,8 +86,8 @@ pub(crate) enum Message {
     Show { version: u64 },
     /// Holder to chief: the answer.
     Shown { version: u64, parameters: Vec<f32> },
-    /// Holder to chief: all gradients of the step are here. `times`: milliseconds of each worker.
-    Collected { step: u64, attempt: u64, tally: Tally, times: Vec<(u32, f32)> },
+    /// Holder to chief: all gradients of the step are here.
+    Collected(Collected),
     /// Chief to all: acknowledge, and end.
     Finish(FinalOrder),
     /// Worker to parameter server (async): send your parameters.
@@ -151,7 +161,7 @@ mod tests {
             Message::Load { version: 6, parameters: parameters.clone(), velocity: velocity.clone() },
             Message::Gather { version: 6 },
             Message::Shard { version: 6, parameters, velocity },
-            Message::Collected { step: 1, attempt: 2, tally, times: vec![(4, 2.5)] },
+            Message::Collected(Collected { step: 1, attempt: 2, tally, times: vec![(4, 2.5)] }),
             Message::Finish(FinalOrder { code: 40, checkpoint_step: 5, checkpoint_ms: 0.5 }),
             Message::Pull,
             Message::Params { attempt: 2, values: vec![] },

@@ -244,9 +244,9 @@ impl Chief {
                     self.end(code, net);
                 }
             }
-            Message::Collected { step, attempt, tally, times } => match self.phase {
-                Phase::Stream(_) => self.answered(step, attempt, tally, &times, net, feed),
-                _ => self.collected(from, attempt, tally, &times, net, feed),
+            Message::Collected(collected) => match self.phase {
+                Phase::Stream(_) => self.answered(collected, net, feed),
+                _ => self.collected(from, collected, net, feed),
             },
             Message::Shard { version, parameters, velocity } => {
                 let step = self.ledger.step;

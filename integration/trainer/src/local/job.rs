@@ -13,7 +13,7 @@ use trainmaster_proto::v1::Progress;
 
 use super::board::Board;
 use crate::{
-    args::{Mode, TrainingArgs},
+    args::Mode,
     cli::LocalArgs,
     exit,
     id::{Id, Role},
@@ -28,18 +28,10 @@ const STOP_GRACE_MS: i64 = 20_000;
 /// A job on this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalJob {
-    /// Number of workers.
     pub(crate) workers: u32,
-    /// Number of parameter servers.
     pub(crate) servers: u32,
-    /// Number of emulated machines on which the processes are placed in turn; 0: each on its own.
-    pub(crate) spread: u32,
-    /// The training.
-    pub(crate) training: TrainingArgs,
-    /// Folder of checkpoints.
+    pub(crate) local: LocalArgs,
     pub(crate) checkpoint_dir: Option<PathBuf>,
-    /// Show the logs of the processes.
-    pub(crate) verbose: bool,
 }
 
 /// Results of a job.
@@ -56,22 +48,21 @@ pub(crate) struct Ended {
 impl LocalJob {
     /// A job of this shape.
     pub(crate) fn new(workers: u32, servers: u32, local: &LocalArgs) -> Result<Self> {
-        let training = local.training.clone();
-        match training.job.mode {
+        match local.training.job.mode {
             Mode::Allreduce => {
                 ensure!(servers == 0, "--mode allreduce has no parameter servers; {servers} are asked for")
             }
             Mode::Sync | Mode::Async => ensure!(servers > 0, "--mode sync and async need at least 1 parameter server"),
         }
         // Checks what each process would refuse.
-        Settings::new(&training, None)?.parts.check(workers as usize)?;
-        Ok(Self { workers, servers, spread: local.spread, training, checkpoint_dir: None, verbose: local.verbose })
+        Settings::new(&local.training, None)?.parts.check(workers as usize)?;
+        Ok(Self { workers, servers, local: local.clone(), checkpoint_dir: None })
     }
 
     /// The job's slots with their emulated machines.
     pub(crate) fn slots(&self) -> BTreeMap<Id, String> {
         let ids = (0..self.servers).map(Id::server).chain((0..self.workers).map(Id::worker));
-        let place = |id: Id| match (self.spread, id.role) {
+        let place = |id: Id| match (self.local.spread, id.role) {
             (0, Role::Server) => format!("machine-s{}", id.index),
             (0, Role::Worker) => format!("machine-w{}", id.index),
             (spread, _) => format!("machine-{}", id.index % spread),
@@ -131,7 +122,7 @@ impl LocalJob {
                 command.env_remove(name); // from another job
             }
         }
-        if !self.verbose {
+        if !self.local.verbose {
             command.env("RUST_LOG", "warn");
         }
         command
@@ -139,7 +130,7 @@ impl LocalJob {
             .arg(format!("--orphan-grace-ms={ORPHAN_GRACE_MS}"))
             .args(["--job=1", if id.role == Role::Worker { "--role=worker" } else { "--role=server" }])
             .args([format!("--index={}", id.index), format!("--server={machine}")])
-            .args(self.training.flags())
+            .args(self.local.training.flags())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .kill_on_drop(true)

@@ -16,7 +16,14 @@ use super::{
     Node, Seat, Stuck,
     pipeline::{Pipeline, ReplicaWork},
 };
-use crate::{holder::Holder, id::Id, net::Net, settings::Settings, trainer::Sums, wire::Message};
+use crate::{
+    holder::Holder,
+    id::Id,
+    net::Net,
+    settings::Settings,
+    trainer::Sums,
+    wire::{Collected, Message},
+};
 
 /// A step in progress.
 struct Ring {
@@ -188,7 +195,7 @@ impl Node for Replica {
                 if let Some(Ring { step, attempt, sums: Sums { values, tally }, compute_ms, .. }) = self.ring.take() {
                     self.holder.collect(values, self.settings.batches.length(step));
                     let times = vec![(self.seat.me.index, compute_ms)];
-                    net.send(self.seat.chief, Message::Collected { step, attempt, tally, times });
+                    net.send(self.seat.chief, Message::Collected(Collected { step, attempt, tally, times }));
                 }
             }
             _ => {}

@@ -16,7 +16,7 @@ use crate::{
     net::Net,
     settings::Settings,
     tally::Tally,
-    wire::{ASKED, Message},
+    wire::{ASKED, Collected, Message},
 };
 
 /// A step that is being collected (sync).
@@ -199,7 +199,7 @@ impl Node for Server {
             self.hand_out(worker, attempt, net);
             if self.seat.me == chief {
                 let times = vec![(worker.index, 0.0)];
-                net.send(chief, Message::Collected { step, attempt, tally, times });
+                net.send(chief, Message::Collected(Collected { step, attempt, tally, times }));
             }
         }
         if self.busy <= now
@@ -207,7 +207,7 @@ impl Node for Server {
         {
             let Collecting { step, attempt, sums, tally, times, .. } = done;
             self.holder.collect(sums, tally.examples);
-            net.send(chief, Message::Collected { step, attempt, tally, times });
+            net.send(chief, Message::Collected(Collected { step, attempt, tally, times }));
         }
         Ok(())
     }
