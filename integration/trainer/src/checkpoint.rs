@@ -20,7 +20,7 @@ const MAGIC: [u8; 8] = *b"TMCKPT\x00\x02";
 const KEPT: usize = 2;
 
 /// The state from which a job can continue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Model, data and batch of the state. The checkpoint of another job is refused.
     pub fingerprint: String,

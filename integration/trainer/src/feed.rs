@@ -3,10 +3,7 @@
 //! It keeps a `Watch` open, sends the outbox, and handles SIGTERM. Without the feed, training continues, and
 //! both are tried again with increasing pauses.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tokio::{
@@ -26,6 +23,7 @@ use trainmaster_proto::v1::{
 };
 
 use crate::{
+    args::SlotArgs,
     id::Id,
     outbox::{Call, Outbox},
 };
@@ -46,19 +44,12 @@ pub(crate) enum News {
     Abandoned,
 }
 
-/// The caller of the feed, and its options.
-#[derive(Clone, Debug)]
+/// The caller of the feed: its slot, and its address for its peers.
+#[derive(Clone)]
 pub(crate) struct Caller {
-    /// None: only signals are handled.
-    pub(crate) url: Option<String>,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) token: String,
-    pub(crate) job: u64,
-    pub(crate) incarnation: u32,
+    pub(crate) slot: SlotArgs,
     pub(crate) id: Id,
-    /// Address of this process for its peers.
     pub(crate) address: String,
-    pub(crate) grace: Duration,
 }
 
 /// The training thread's side.
@@ -77,7 +68,7 @@ impl Feed {
         let _context = io.enter();
         let outbox = watch::Sender::new(Outbox::default());
         let signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
-        let client = caller.url.as_deref().map(|url| connect(&caller, url)).transpose()?;
+        let client = caller.slot.feed.as_deref().map(|url| connect(&caller, url)).transpose()?;
         let session = Session { caller: caller.clone(), outbox: outbox.clone(), tell };
         io.spawn(session.run(client, signals));
         Ok(Self { caller, outbox })
@@ -85,17 +76,17 @@ impl Feed {
 
     /// Queues progress without waiting.
     pub(crate) fn report(&self, progress: Progress) {
-        if self.caller.url.is_some() {
+        if self.caller.slot.feed.is_some() {
             self.outbox.send_modify(|outbox| outbox.report(progress));
         }
     }
 
     /// Queues an acknowledgement without waiting.
     pub(crate) fn acknowledge(&self, revision: u32, leaving: bool, checkpoint_step: u64, checkpoint_ms: f64) {
-        if self.caller.url.is_some() {
+        if self.caller.slot.feed.is_some() {
             let request = AcknowledgeRequest {
-                job: self.caller.job.to_string(),
-                incarnation: self.caller.incarnation,
+                job: self.caller.slot.job.to_string(),
+                incarnation: self.caller.slot.incarnation,
                 revision,
                 role: SlotRole::from(self.caller.id.role).into(),
                 index: self.caller.id.index,
@@ -127,7 +118,7 @@ fn connect(caller: &Caller, url: &str) -> Result<Client> {
         .http2_keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(10))
         .keep_alive_while_idle(true);
-    match (endpoint.uri().scheme_str(), &caller.ca) {
+    match (endpoint.uri().scheme_str(), &caller.slot.feed_ca) {
         (Some("http"), _) => {}
         (Some("https"), Some(file)) => {
             let pem = std::fs::read(file)
@@ -137,7 +128,7 @@ fn connect(caller: &Caller, url: &str) -> Result<Client> {
         (Some("https"), None) => bail!("--feed (TRAINMASTER_FEED) is https: --feed-ca (TRAINMASTER_FEED_CA) is needed"),
         _ => bail!("--feed (TRAINMASTER_FEED) is \"{url}\"; http://host:port or https://host:port is expected"),
     }
-    let bearer = match caller.token.as_str() {
+    let bearer = match caller.slot.token.as_str() {
         "" => None,
         token => Some(
             format!("Bearer {token}")
@@ -180,12 +171,13 @@ impl<T: Fn(News)> Session<T> {
 
     async fn watch(&self, (mut client, bearer): Client) {
         let request = WatchRequest {
-            job: self.caller.job.to_string(),
-            incarnation: self.caller.incarnation,
+            job: self.caller.slot.job.to_string(),
+            incarnation: self.caller.slot.incarnation,
             role: SlotRole::from(self.caller.id.role).into(),
             index: self.caller.id.index,
             address: self.caller.address.clone(),
         };
+        let grace = Duration::from_millis(self.caller.slot.orphan_grace_ms);
         let (mut away_since, mut pause, mut orphaned) = (Instant::now(), FIRST_PAUSE, false);
         loop {
             let opened = timeout(CALL_LIMIT, client.watch(sign(request.clone(), bearer.as_ref()))).await;
@@ -210,13 +202,13 @@ impl<T: Fn(News)> Session<T> {
                 Err(status) => status,
             };
             let away = away_since.elapsed();
-            if away >= self.caller.grace && !orphaned {
+            if away >= grace && !orphaned {
                 orphaned = true;
                 (self.tell)(News::Orphaned);
             }
             info!(code = ?why.code(), message = why.message(), away_ms = away.as_millis() as u64, "the feed is away");
             // The pause also ends with the grace, however long pauses have become.
-            let left = self.caller.grace.saturating_sub(away);
+            let left = grace.saturating_sub(away);
             tokio::time::sleep(if orphaned { pause } else { pause.min(left.max(FIRST_PAUSE)) }).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
@@ -259,8 +251,8 @@ impl<T: Fn(News)> Session<T> {
         match call {
             Call::Report(progress) => {
                 let request = ReportRequest {
-                    job: self.caller.job.to_string(),
-                    incarnation: self.caller.incarnation,
+                    job: self.caller.slot.job.to_string(),
+                    incarnation: self.caller.slot.incarnation,
                     role: SlotRole::from(self.caller.id.role).into(),
                     index: self.caller.id.index,
                     progress: progress.clone(),

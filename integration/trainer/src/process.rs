@@ -120,16 +120,7 @@ impl Process {
             }
             None => bound.to_string(),
         };
-        let caller = Caller {
-            url: slot.feed.clone(),
-            ca: slot.feed_ca.clone(),
-            token: slot.token.clone(),
-            job: slot.job,
-            incarnation: slot.incarnation,
-            id: me,
-            address,
-            grace: Duration::from_millis(slot.orphan_grace_ms),
-        };
+        let caller = Caller { slot: slot.clone(), id: me, address };
         thread::sleep(settings.device.start());
         let io = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let (sender, inbox) = mpsc::channel();
@@ -381,8 +372,8 @@ impl Process {
                 | Message::Leaving { .. }
                 | Message::Broken { .. }
                 | Message::Failed { .. }
-                | Message::Collected { .. }
-                | Message::Shard { .. }
+                | Message::Collected(_)
+                | Message::Shard(_)
                 | Message::Shown { .. }
         );
         match (&mut part.chief, for_chief) {

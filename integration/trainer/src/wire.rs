@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{chunks::Portion, id::Id, tally::Tally};
+use crate::{chunks::Portion, holder::State, id::Id, tally::Tally};
 
 /// Names the program and the version of its messages. Both sides must have the same.
 pub(crate) const PROTOCOL: u32 = 0x544d_0004;
@@ -76,12 +76,12 @@ pub(crate) enum Message {
     Step { step: u64, attempt: u64, revision: u32, workers: Vec<u32>, portions: Vec<Portion> },
     /// Chief to one worker (async): train this batch.
     Ticket { step: u64, attempt: u64, portion: Option<Portion> },
-    /// Chief to a holder of parameters: the state at `version` (applied steps).
-    Load { version: u64, parameters: Vec<f32>, velocity: Vec<f32> },
+    /// Chief to a holder of parameters: its part of the state.
+    Load(State),
     /// Chief to the holders: make `version` final, and send your part of it.
     Gather { version: u64 },
     /// Holder to chief: the answer.
-    Shard { version: u64, parameters: Vec<f32>, velocity: Vec<f32> },
+    Shard(State),
     /// Chief to the holders: make `version` final, and send your part of the parameters. Training continues.
     Show { version: u64 },
     /// Holder to chief: the answer.
@@ -145,7 +145,7 @@ mod tests {
         let id = Id { role: Role::Worker, index: 7 };
         let tally = Tally { loss: -5, correct: 2, examples: 9 };
         let portion = Portion { chunk: 4, batch: 1 << 33 };
-        let (parameters, velocity) = (vec![1.5, -0.0], vec![f32::MIN]);
+        let state = State { version: 6, parameters: vec![1.5, -0.0], velocity: vec![f32::MIN] };
         vec![
             Message::Hello(Hello { protocol: PROTOCOL, job: 3, incarnation: 4, id, proof: [9; 32] }),
             Message::Begin { transfer: 8, bytes: 1 << 40 },
@@ -158,9 +158,9 @@ mod tests {
             Message::Step { step: 1, attempt: 2, revision: 3, workers: vec![5], portions: vec![portion] },
             Message::Ticket { step: 1, attempt: 2, portion: None },
             Message::Ticket { step: 1, attempt: 2, portion: Some(portion) },
-            Message::Load { version: 6, parameters: parameters.clone(), velocity: velocity.clone() },
+            Message::Load(state.clone()),
             Message::Gather { version: 6 },
-            Message::Shard { version: 6, parameters, velocity },
+            Message::Shard(state),
             Message::Collected(Collected { step: 1, attempt: 2, tally, times: vec![(4, 2.5)] }),
             Message::Finish(FinalOrder { code: 40, checkpoint_step: 5, checkpoint_ms: 0.5 }),
             Message::Pull,

@@ -63,16 +63,14 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new(settings: &Rc<Settings>, from: Option<&Checkpoint>, last_seq: u64) -> Self {
-        let losses = from.map(|checkpoint| checkpoint.losses.clone()).unwrap_or_default();
-        let step = from.map_or(0, |checkpoint| checkpoint.step);
+    pub(crate) fn new(settings: &Rc<Settings>, from: &Checkpoint, last_seq: u64) -> Self {
         let mut ledger = Self {
-            step,
-            losses,
-            epoch: from.map_or_else(Tally::default, |checkpoint| checkpoint.epoch),
+            step: from.step,
+            losses: from.losses.clone(),
+            epoch: from.epoch,
             done: None,
             settings: Rc::clone(settings),
-            trained: from.map(|checkpoint| checkpoint.chunks.iter().copied().collect()).unwrap_or_default(),
+            trained: from.chunks.iter().copied().collect(),
             ended: BTreeSet::new(),
             unseen: None,
             unsettled: 0,
@@ -259,7 +257,7 @@ mod tests {
     use crate::{fixed::SCALE, settings::tests::settings};
 
     fn ledger(flags: &[&str]) -> Ledger {
-        Ledger::new(&settings(flags), None, 0)
+        Ledger::new(&settings(flags), &Checkpoint::default(), 0)
     }
 
     fn step(ledger: &mut Ledger, workers: u32, loss: f64) -> Vec<Progress> {
@@ -344,15 +342,7 @@ mod tests {
     #[test]
     fn a_finished_checkpoint_is_done() {
         let settings = settings(&["--max-epochs=2"]);
-        let checkpoint = Checkpoint {
-            fingerprint: String::new(),
-            step: 64,
-            losses: vec![2.0, 1.0],
-            epoch: Tally::default(),
-            chunks: vec![],
-            parameters: vec![],
-            velocity: vec![],
-        };
-        assert_eq!(Ledger::new(&settings, Some(&checkpoint), 0).done, Some(Done::Exhausted));
+        let checkpoint = Checkpoint { step: 64, losses: vec![2.0, 1.0], ..Checkpoint::default() };
+        assert_eq!(Ledger::new(&settings, &checkpoint, 0).done, Some(Done::Exhausted));
     }
 }

@@ -26,6 +26,7 @@ use crate::{
     chunks::{Orders, Portion},
     exit,
     feed::Feed,
+    holder::State,
     id::Id,
     layout::Layout,
     net::Net,
@@ -35,7 +36,7 @@ use crate::{
     wire::{FinalOrder, Message},
 };
 use ledger::Ledger;
-use phase::{Look, Phase, State};
+use phase::{Look, Phase};
 
 /// Time in which a stopping job may finish the current step.
 const FINISH_STEP: Duration = Duration::from_secs(5);
@@ -96,19 +97,15 @@ impl Chief {
             Some(folder) => Checkpoint::read(folder, &fingerprint)?,
             None => None,
         };
-        let ledger = Ledger::new(&settings, found.as_ref(), last_seq);
         let checkpoint_step = found.as_ref().map(|checkpoint| checkpoint.step);
         if let Some(step) = checkpoint_step {
             info!(step, "resuming from a checkpoint");
         }
-        let (parameters, velocity) = match found {
-            Some(checkpoint) => (checkpoint.parameters, checkpoint.velocity),
-            None => {
-                let parameters = settings.network.initial(settings.data.seed);
-                let velocity = vec![0.0; parameters.len()];
-                (parameters, velocity)
-            }
-        };
+        let from = found.unwrap_or_else(|| {
+            let parameters = settings.network.initial(settings.data.seed);
+            Checkpoint { velocity: vec![0.0; parameters.len()], parameters, ..Checkpoint::default() }
+        });
+        let ledger = Ledger::new(&settings, &from, last_seq);
         let layout = match settings.mode {
             Mode::Allreduce => {
                 let count = settings.parts.count();
@@ -130,7 +127,7 @@ impl Chief {
             leaving: BTreeSet::new(),
             lost: BTreeMap::new(),
             checkpoint_epoch: ledger.epochs(),
-            state: Some(State { version: ledger.step, parameters, velocity }),
+            state: Some(State { version: from.step, parameters: from.parameters, velocity: from.velocity }),
             ledger,
             validation: Validation::new(&settings),
             look: None,
@@ -248,12 +245,12 @@ impl Chief {
                 Phase::Stream(_) => self.answered(collected, net, feed),
                 _ => self.collected(from, collected, net, feed),
             },
-            Message::Shard { version, parameters, velocity } => {
+            Message::Shard(state) => {
                 let step = self.ledger.step;
                 if let Phase::Gather { parts, .. } = &mut self.phase
-                    && version == step
+                    && state.version == step
                 {
-                    parts.insert(from, (parameters, velocity));
+                    parts.insert(from, state);
                     self.gathered(net, feed);
                 }
             }

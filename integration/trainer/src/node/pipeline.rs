@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Stuck;
+use super::role::Stuck;
 use crate::{
     id::Id,
     net::Net,

@@ -13,8 +13,8 @@ use std::{
 };
 
 use super::{
-    Node, Seat, Stuck,
     pipeline::{Pipeline, ReplicaWork},
+    role::{Node, Seat, Stuck},
 };
 use crate::{
     holder::Holder,
@@ -91,7 +91,7 @@ impl Replica {
         let (before, after) = ring.neighbours();
         [before, after].into_iter().filter(|neighbour| *neighbour != me).for_each(|neighbour| net.want(neighbour));
         self.ring = Some(ring);
-        self.pipeline.begin(order, self.holder.parameters.clone(), net)
+        self.pipeline.begin(order, self.holder.state.parameters.clone(), net)
     }
 
     /// Continues while the next chunk is there.
@@ -144,9 +144,9 @@ impl Node for Replica {
 
     fn message(&mut self, from: Id, message: Message, net: &mut Net) -> Result<(), Stuck> {
         match message {
-            Message::Load { version, parameters, velocity } => {
+            Message::Load(state) => {
                 self.give_up();
-                self.holder.load(version, parameters, velocity);
+                self.holder.load(state);
                 Ok(())
             }
             Message::Gather { version } => {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Node, Seat, Stuck};
+use super::role::{Node, Seat, Stuck};
 use crate::{
     args::Mode,
     holder::Holder,
@@ -92,7 +92,7 @@ impl Server {
             step,
             attempt,
             missing: workers.into_iter().collect(),
-            sums: vec![0; self.holder.parameters.len()],
+            sums: vec![0; self.holder.state.parameters.len()],
             tally: Tally::default(),
             times: Vec::new(),
             sent: self.busy,
@@ -116,7 +116,7 @@ impl Server {
     }
 
     fn hand_out(&self, worker: Id, attempt: u64, net: &mut Net) {
-        let values = self.holder.parameters[self.range(worker)].to_vec();
+        let values = self.holder.state.parameters[self.range(worker)].to_vec();
         net.transfer(worker, Message::Params { attempt, values }, self.part_bytes);
     }
 
@@ -167,8 +167,8 @@ impl Node for Server {
 
     fn message(&mut self, from: Id, message: Message, net: &mut Net) -> Result<(), Stuck> {
         match message {
-            Message::Load { version, parameters, velocity } => {
-                self.holder.load(version, parameters, velocity);
+            Message::Load(state) => {
+                self.holder.load(state);
                 self.loaded = true;
                 std::mem::take(&mut self.early).into_iter().for_each(|worker| self.hand_out(worker, ASKED, net));
             }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{
-    Node, Seat, Stuck,
     pipeline::{Pipeline, ReplicaWork},
+    role::{Node, Seat, Stuck},
 };
 use crate::{
     args::Mode,
