@@ -1,8 +1,8 @@
 //! The connections between a job's processes, and the emulated network interface.
 //!
 //! The training thread takes events from [`Net::next`] and never waits for a socket. The I/O thread connects, reads and
-//! writes. Of two processes, the one with the greater [`Id`] connects. A broken connection is opened again while the peer
-//! is wanted. Messages to a peer without a connection are queued.
+//! writes. Of two processes, the one with the greater [`Id`] connects. A broken connection is opened again while the
+//! peer is wanted. Messages to a peer without a connection are queued.
 //!
 //! With an emulated interface, a payload between different machines is announced by `Begin` at once, and sent when this
 //! side's interface is through. The other side delivers it when its own interface is through as well. So the contention
