@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
 
-use crate::{data::DataKind, id::Role};
+use crate::{data::DataKind, device::Device, id::Role};
 
 /// How gradients are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Parameter servers wait for every worker's gradients of a step.
     Sync,
@@ -17,8 +20,50 @@ pub enum Mode {
     Allreduce,
 }
 
+/// The training.
+#[derive(Args, Clone, Debug, Serialize)]
+#[allow(missing_docs)] // each group documents itself
+pub struct TrainingArgs {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub job: JobArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub device: Device,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub pace: PaceArgs,
+}
+
+impl TrainingArgs {
+    /// The equivalent flags.
+    pub fn flags(&self) -> Vec<String> {
+        let values = serde_json::to_value(self).expect("flags are plain data");
+        let flag = |(name, value): (&String, &Value)| {
+            shown(value, ",").map(|value| format!("--{}={value}", name.replace('_', "-")))
+        };
+        values.as_object().into_iter().flatten().filter_map(flag).collect()
+    }
+}
+
+/// A flag's value. None for a flag that isn't given. Parts of a list's item are separated by colons.
+fn shown(value: &Value, separator: &str) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().filter_map(|item| shown(item, ":")).collect();
+            (!items.is_empty()).then(|| items.join(separator))
+        }
+        other => Some(other.to_string()),
+    }
+}
+
 /// The job. The scheduler sets these from the job file.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize)]
 pub struct JobArgs {
     /// How gradients are combined.
     #[arg(long, env = "TRAINMASTER_MODE", default_value = "sync")]
@@ -78,162 +123,68 @@ pub struct JobArgs {
 }
 
 /// The model and its data.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(next_help_heading = "Model and data")]
 pub struct ModelArgs {
     /// Kind of the examples.
-    #[arg(long, default_value = "blobs", help_heading = "Model and data")]
+    #[arg(long, default_value = "blobs")]
     pub data: DataKind,
     /// Number of classes [default: 10; iris has 3].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=10_000), help_heading = "Model and data")]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub classes: Option<u32>,
     /// Number of features [default: 16; iris has 4].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Model and data")]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub features: Option<u32>,
     /// Sizes of the hidden layers (at most 2), as in 64,32; none is softmax regression.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        num_args = 1..=2,
-        value_parser = clap::value_parser!(u32).range(1..=100_000),
-        help_heading = "Model and data",
-    )]
+    #[arg(long, value_delimiter = ',', num_args = 1..=2, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub hidden: Vec<u32>,
     /// Standard deviation of the blobs, or perturbation of the teacher's scores; ignored for iris.
-    #[arg(long, default_value_t = 1.5, value_parser = not_negative, help_heading = "Model and data")]
+    #[arg(long, default_value_t = 1.5, value_parser = not_negative)]
     pub noise: f64,
     /// Fraction of generated examples with a random label, 0 to 1.
-    #[arg(long, default_value_t = 0.05, value_parser = share, help_heading = "Model and data")]
+    #[arg(long, default_value_t = 0.05, value_parser = share)]
     pub label_noise: f64,
     /// Learning rate of gradient descent.
-    #[arg(long, default_value_t = 0.02, value_parser = positive, help_heading = "Model and data")]
+    #[arg(long, default_value_t = 0.02, value_parser = positive)]
     pub learning_rate: f64,
     /// Momentum, 0 to 1.
-    #[arg(long, default_value_t = 0.0, value_parser = share, help_heading = "Model and data")]
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
     pub momentum: f64,
     /// Seed of the data, the initial parameters and the order of the examples.
-    #[arg(long, default_value_t = 1, help_heading = "Model and data")]
+    #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// An emulated device: gradients are computed for real, then the step takes as long as it would on the device.
-#[derive(Args, Clone, Debug)]
-pub struct DeviceArgs {
-    /// Milliseconds per example of a worker's share (forward pass).
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = 0.0,
-        value_parser = not_negative,
-        help_heading = "Emulated device",
-    )]
-    pub device_example_ms: f64,
-    /// Milliseconds per step and worker, independent of its share (backward pass).
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = 0.0,
-        value_parser = not_negative,
-        help_heading = "Emulated device",
-    )]
-    pub device_step_ms: f64,
-    /// Milliseconds to apply one worker's gradients to the whole model; a parameter server takes its part of that.
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = 0.0,
-        value_parser = not_negative,
-        help_heading = "Emulated device",
-    )]
-    pub device_update_ms: f64,
-    /// Milliseconds per connection and step, at each end.
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = 0.0,
-        value_parser = not_negative,
-        help_heading = "Emulated device",
-    )]
-    pub device_connection_ms: f64,
-    /// Milliseconds from a process's start until it is ready.
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = 0.0,
-        value_parser = not_negative,
-        help_heading = "Emulated device",
-    )]
-    pub device_start_ms: f64,
-    /// Size of the emulated model, in MiB.
-    #[arg(
-        long,
-        value_name = "MIB",
-        default_value_t = 0.0,
-        value_parser = not_negative,
-        help_heading = "Emulated device",
-    )]
-    pub device_model_mib: f64,
-    /// Rate of each process's network interface in each direction, in Mbit/s; 0: infinite. Only for traffic between
-    /// different servers.
-    #[arg(
-        long,
-        value_name = "MBIT",
-        default_value_t = 0.0,
-        value_parser = not_negative,
-        help_heading = "Emulated device",
-    )]
-    pub device_nic_mbit: f64,
-    /// Workers that are slower than the others, as INDEX:FACTOR,… (3:2.5 makes worker 3 take 2.5 times as long).
-    #[arg(
-        long,
-        value_name = "INDEX:FACTOR",
-        value_delimiter = ',',
-        value_parser = straggler,
-        help_heading = "Emulated device",
-    )]
-    pub device_straggler: Vec<(u32, f64)>,
-}
-
 /// Intervals and time limits.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(next_help_heading = "Pace")]
 pub struct PaceArgs {
     /// Maximum number of steps in total; 0: no limit.
-    #[arg(long, visible_alias = "steps", default_value_t = 0, help_heading = "Pace")]
+    #[arg(long, visible_alias = "steps", default_value_t = 0)]
     pub max_steps: u64,
     /// Interval of reports in milliseconds (in addition to the end of every epoch).
-    #[arg(long, value_name = "MS", default_value_t = 1000, help_heading = "Pace")]
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub report_ms: u64,
     /// Maximum number of steps between reports; 0: no limit.
-    #[arg(long, default_value_t = 0, help_heading = "Pace")]
+    #[arg(long, default_value_t = 0)]
     pub report_steps: u32,
     /// Number of steps after a change of workers that don't count as steady speed.
-    #[arg(long, default_value_t = 1, help_heading = "Pace")]
+    #[arg(long, default_value_t = 1)]
     pub settle_steps: u32,
     /// Interval of checkpoints in milliseconds …
-    #[arg(long, value_name = "MS", default_value_t = 30_000, help_heading = "Pace")]
+    #[arg(long, value_name = "MS", default_value_t = 30_000)]
     pub checkpoint_ms: u64,
     /// … and in epochs; 0: by time only.
-    #[arg(long, default_value_t = 0, help_heading = "Pace")]
+    #[arg(long, default_value_t = 0)]
     pub checkpoint_epochs: u32,
     /// Maximum time that the first step waits for missing workers, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 30_000, help_heading = "Pace")]
+    #[arg(long, value_name = "MS", default_value_t = 30_000)]
     pub gather_ms: u64,
     /// Time for the replacement of a lost process before the job stops with a checkpoint, in milliseconds.
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = 60_000,
-        value_parser = clap::value_parser!(u64).range(1..),
-        help_heading = "Pace",
-    )]
+    #[arg(long, value_name = "MS", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub replace_ms: u64,
     /// Maximum time that a job without any possible step waits, in milliseconds.
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = 600_000,
-        value_parser = clap::value_parser!(u64).range(1..),
-        help_heading = "Pace",
-    )]
+    #[arg(long, value_name = "MS", default_value_t = 600_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub start_ms: u64,
 }
 
@@ -319,7 +270,7 @@ fn number(text: &str) -> Result<f64, String> {
     text.parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(|| "not a number".to_owned())
 }
 
-fn not_negative(text: &str) -> Result<f64, String> {
+pub(crate) fn not_negative(text: &str) -> Result<f64, String> {
     let value = number(text)?;
     if value >= 0.0 { Ok(value) } else { Err("must be at least 0".to_owned()) }
 }
@@ -334,102 +285,8 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err("must be from 0 to 1".to_owned()) }
 }
 
-fn straggler(text: &str) -> Result<(u32, f64), String> {
+pub(crate) fn straggler(text: &str) -> Result<(u32, f64), String> {
     let expected = || "must be INDEX:FACTOR, as in 3:2.5".to_owned();
     let (index, factor) = text.split_once(':').ok_or_else(expected)?;
     Ok((index.parse().map_err(|_| expected())?, positive(factor)?))
-}
-
-impl JobArgs {
-    /// The equivalent flags.
-    #[must_use]
-    pub fn flags(&self) -> Vec<String> {
-        let mode = match self.mode {
-            Mode::Sync => "sync",
-            Mode::Async => "async",
-            Mode::Allreduce => "allreduce",
-        };
-        vec![
-            format!("--mode={mode}"),
-            format!("--batch={}", self.batch),
-            format!("--examples={}", self.examples),
-            format!("--delta={}", self.delta),
-            format!("--patience={}", self.patience),
-            format!("--max-epochs={}", self.max_epochs),
-            format!("--partitions={}", self.partitions),
-            format!("--partitions-after={}", self.partitions_after),
-            format!("--chunks={}", self.chunks),
-            format!("--chunk-epochs={}", self.chunk_epochs),
-            format!("--chunk-batches={}", self.chunk_batches),
-        ]
-    }
-}
-
-impl ModelArgs {
-    /// The equivalent flags.
-    #[must_use]
-    pub fn flags(&self) -> Vec<String> {
-        let data = match self.data {
-            DataKind::Blobs => "blobs",
-            DataKind::Teacher => "teacher",
-            DataKind::Iris => "iris",
-        };
-        let mut flags = vec![
-            format!("--data={data}"),
-            format!("--noise={}", self.noise),
-            format!("--label-noise={}", self.label_noise),
-            format!("--learning-rate={}", self.learning_rate),
-            format!("--momentum={}", self.momentum),
-            format!("--seed={}", self.seed),
-        ];
-        flags.extend(self.classes.map(|classes| format!("--classes={classes}")));
-        flags.extend(self.features.map(|features| format!("--features={features}")));
-        if !self.hidden.is_empty() {
-            flags.push(format!("--hidden={}", join(&self.hidden)));
-        }
-        flags
-    }
-}
-
-impl DeviceArgs {
-    /// The equivalent flags.
-    #[must_use]
-    pub fn flags(&self) -> Vec<String> {
-        let mut flags = vec![
-            format!("--device-example-ms={}", self.device_example_ms),
-            format!("--device-step-ms={}", self.device_step_ms),
-            format!("--device-update-ms={}", self.device_update_ms),
-            format!("--device-connection-ms={}", self.device_connection_ms),
-            format!("--device-start-ms={}", self.device_start_ms),
-            format!("--device-model-mib={}", self.device_model_mib),
-            format!("--device-nic-mbit={}", self.device_nic_mbit),
-        ];
-        if !self.device_straggler.is_empty() {
-            let list: Vec<String> = self.device_straggler.iter().map(|(index, by)| format!("{index}:{by}")).collect();
-            flags.push(format!("--device-straggler={}", list.join(",")));
-        }
-        flags
-    }
-}
-
-impl PaceArgs {
-    /// The equivalent flags.
-    #[must_use]
-    pub fn flags(&self) -> Vec<String> {
-        vec![
-            format!("--max-steps={}", self.max_steps),
-            format!("--report-ms={}", self.report_ms),
-            format!("--report-steps={}", self.report_steps),
-            format!("--settle-steps={}", self.settle_steps),
-            format!("--checkpoint-ms={}", self.checkpoint_ms),
-            format!("--checkpoint-epochs={}", self.checkpoint_epochs),
-            format!("--gather-ms={}", self.gather_ms),
-            format!("--replace-ms={}", self.replace_ms),
-            format!("--start-ms={}", self.start_ms),
-        ]
-    }
-}
-
-fn join(numbers: &[u32]) -> String {
-    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }

@@ -8,72 +8,53 @@ use std::ops::Range;
 use crate::fixed::MAX_MICRO_SHARDS;
 
 /// Division of epochs into steps, and of steps into micro-shards.
-///
-/// # Examples
-///
-/// ```
-/// use trainmaster_trainer::batch::Batches;
-///
-/// let batches = Batches { examples: 1000, batch: 300, seed: 1 };
-/// assert_eq!(batches.steps_per_epoch(), 4);
-/// assert_eq!((batches.length(0), batches.length(3)), (300, 100));
-/// // Three workers share the step's 150 micro-shards of 2 examples each.
-/// assert_eq!(batches.share(0, 2, 3), 100..150);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batches {
+pub(crate) struct Batches {
     /// Examples per epoch.
-    pub examples: u64,
+    pub(crate) examples: u64,
     /// Examples per step. The last step of an epoch trains the rest.
-    pub batch: u64,
+    pub(crate) batch: u64,
     /// Seed of the order of all epochs.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 impl Batches {
     /// Steps per epoch: ⌈examples / batch⌉.
-    #[must_use]
-    pub fn steps_per_epoch(&self) -> u64 {
+    pub(crate) fn steps_per_epoch(&self) -> u64 {
         self.examples.div_ceil(self.batch)
     }
 
     /// Number of examples in a step.
-    #[must_use]
-    pub fn length(&self, step: u64) -> u64 {
+    pub(crate) fn length(&self, step: u64) -> u64 {
         let first = (step % self.steps_per_epoch()) * self.batch;
         self.batch.min(self.examples - first)
     }
 
     /// Examples per micro-shard, the same for every number of workers.
-    #[must_use]
-    pub fn micro(&self) -> u64 {
+    pub(crate) fn micro(&self) -> u64 {
         self.batch.div_ceil(MAX_MICRO_SHARDS)
     }
 
     /// Number of micro-shards in a step.
-    #[must_use]
-    pub fn micro_shards(&self, step: u64) -> u64 {
+    pub(crate) fn micro_shards(&self, step: u64) -> u64 {
         self.length(step).div_ceil(self.micro())
     }
 
     /// The micro-shards of the `position`-th of `workers` workers: contiguous, with sizes that differ by at most one.
-    #[must_use]
-    pub fn share(&self, step: u64, position: usize, workers: usize) -> Range<u64> {
+    pub(crate) fn share(&self, step: u64, position: usize, workers: usize) -> Range<u64> {
         let (shards, position, workers) = (self.micro_shards(step), position as u64, workers as u64);
         shards * position / workers..shards * (position + 1) / workers
     }
 
     /// Numbers of the examples in one micro-shard of a step.
-    pub fn micro_shard(&self, step: u64, shard: u64) -> impl Iterator<Item = u64> + use<> {
+    pub(crate) fn micro_shard(&self, step: u64, shard: u64) -> impl Iterator<Item = u64> + use<> {
         let first = (step % self.steps_per_epoch()) * self.batch;
         let (start, end) = (shard * self.micro(), ((shard + 1) * self.micro()).min(self.length(step)));
-        let order = Permutation::new(self.examples, self.seed, step / self.steps_per_epoch());
-        (first + start..first + end).map(move |position| order.at(position))
+        permuted(self.examples, self.seed, step / self.steps_per_epoch(), first + start..first + end)
     }
 
     /// Number of examples in a range of micro-shards.
-    #[must_use]
-    pub fn examples_in(&self, step: u64, shards: &Range<u64>) -> u64 {
+    pub(crate) fn examples_in(&self, step: u64, shards: &Range<u64>) -> u64 {
         let length = self.length(step);
         (shards.end * self.micro()).min(length) - (shards.start * self.micro()).min(length)
     }
@@ -167,6 +148,8 @@ mod tests {
     #[test]
     fn shares_cover_the_step_for_any_number_of_workers() {
         let batches = Batches { examples: 1000, batch: 300, seed: 0 };
+        assert_eq!((batches.steps_per_epoch(), batches.length(0), batches.length(3)), (4, 300, 100));
+        assert_eq!(batches.share(0, 2, 3), 100..150);
         for step in 0..4 {
             for workers in 1..=20 {
                 let shares: Vec<_> = (0..workers).map(|w| batches.share(step, w, workers)).collect();

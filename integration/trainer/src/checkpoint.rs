@@ -9,20 +9,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::{
-    codec::{Fields, Malformed, Put},
-    tally::Tally,
-};
+use crate::{codec, tally::Tally};
 
-const MAGIC: &[u8; 8] = b"TMCKPT\x00\x01";
-const HASH: usize = 32;
+/// Names the format and its version.
+const MAGIC: [u8; 8] = *b"TMCKPT\x00\x02";
 /// Number of kept files: the newest, and one in case that is damaged.
 const KEPT: usize = 2;
 
 /// The state from which a job can continue.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Model, data and batch of the state. The checkpoint of another job is refused.
     pub fingerprint: String,
@@ -54,10 +52,6 @@ pub enum CheckpointError {
 
 impl Checkpoint {
     /// Writes the checkpoint into a folder, which is created if it is missing, and removes old ones.
-    ///
-    /// # Errors
-    ///
-    /// [`CheckpointError::Io`]. Older checkpoints then still exist.
     pub fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(format!("step-{:012}.ckpt", self.step));
         let partial = folder.join(format!("step-{:012}.partial", self.step));
@@ -80,10 +74,6 @@ impl Checkpoint {
     }
 
     /// Reads the newest valid checkpoint of a folder. None if there is none.
-    ///
-    /// # Errors
-    ///
-    /// [`CheckpointError::Io`] if the folder can't be read, [`CheckpointError::Foreign`] if it belongs to another job.
     pub fn read(folder: &Path, fingerprint: &str) -> Result<Option<Self>, CheckpointError> {
         let files = match list(folder) {
             Ok(files) => files,
@@ -91,7 +81,7 @@ impl Checkpoint {
             Err(error) => return Err(CheckpointError::Io { path: folder.to_owned(), error }),
         };
         for path in files {
-            let found = fs::read(&path).ok().and_then(|bytes| Self::decode(&bytes).ok());
+            let found = fs::read(&path).ok().and_then(|bytes| Self::decode(&bytes));
             let Some(checkpoint) = found else {
                 warn!(path = %path.display(), "this checkpoint is damaged; trying the one before it");
                 continue;
@@ -106,54 +96,12 @@ impl Checkpoint {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(128 + 8 * self.parameters.len());
-        out.extend_from_slice(MAGIC);
-        out.u32(self.fingerprint.len() as u32);
-        out.extend_from_slice(self.fingerprint.as_bytes());
-        out.u64(self.step);
-        out.u32(self.losses.len() as u32);
-        self.losses.iter().for_each(|loss| out.f64(*loss));
-        out.i64(self.epoch.loss);
-        out.u64(self.epoch.correct);
-        out.u64(self.epoch.examples);
-        out.f32s(&self.parameters);
-        out.f32s(&self.velocity);
-        // Omitted without chunks, as in older files.
-        if !self.chunks.is_empty() {
-            out.u32(self.chunks.len() as u32);
-            for (chunk, trained) in &self.chunks {
-                out.u32(*chunk);
-                out.u64(*trained);
-            }
-        }
-        let hash = blake3::hash(&out);
-        out.extend_from_slice(hash.as_bytes());
-        out
+        codec::seal(&(MAGIC, self))
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (body, hash) = bytes.split_at_checked(bytes.len().wrapping_sub(HASH)).ok_or(Malformed)?;
-        if blake3::hash(body).as_bytes() != hash {
-            return Err(Malformed);
-        }
-        let mut fields = Fields::new(body);
-        if fields.array::<8>()? != *MAGIC {
-            return Err(Malformed);
-        }
-        let mut checkpoint = Self {
-            fingerprint: fields.text()?,
-            step: fields.u64()?,
-            losses: fields.list(8, Fields::f64)?,
-            epoch: Tally { loss: fields.i64()?, correct: fields.u64()?, examples: fields.u64()? },
-            parameters: fields.f32s()?,
-            velocity: fields.f32s()?,
-            chunks: Vec::new(),
-        };
-        if fields.end().is_err() {
-            checkpoint.chunks = fields.list(12, |fields| Ok((fields.u32()?, fields.u64()?)))?;
-        }
-        fields.end()?;
-        if checkpoint.parameters.len() == checkpoint.velocity.len() { Ok(checkpoint) } else { Err(Malformed) }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (magic, checkpoint) = codec::open::<([u8; 8], Self)>(bytes)?;
+        (magic == MAGIC && checkpoint.parameters.len() == checkpoint.velocity.len()).then_some(checkpoint)
     }
 }
 

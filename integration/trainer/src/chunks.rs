@@ -15,24 +15,14 @@ use trainmaster_proto::v1::{Work, WorkState};
 use crate::batch::{Batches, mix, permuted};
 
 /// Division of a dataset into chunks.
-///
-/// # Examples
-///
-/// ```
-/// use trainmaster_trainer::{batch::Batches, chunks::Chunks};
-///
-/// let (chunks, batches) = (Chunks { count: 3, epochs: 2, batches: 5 }, Batches { examples: 100, batch: 10, seed: 1 });
-/// assert_eq!(chunks.examples(&batches, 1), 33..66);
-/// assert_eq!(chunks.length(), 10);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunks {
+pub(crate) struct Chunks {
     /// Number of chunks.
-    pub count: u32,
+    pub(crate) count: u32,
     /// Passes over each chunk.
-    pub epochs: u32,
+    pub(crate) epochs: u32,
     /// Mini-batches per chunk.
-    pub batches: u32,
+    pub(crate) batches: u32,
 }
 
 /// A mini-batch of a chunk, counted over all passes.
@@ -44,20 +34,17 @@ pub(crate) struct Portion {
 
 impl Chunks {
     /// Number of mini-batches until a chunk is trained completely.
-    #[must_use]
-    pub fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         u64::from(self.epochs) * u64::from(self.batches)
     }
 
     /// Number of mini-batches in a pass over the whole dataset.
-    #[must_use]
-    pub fn pass(&self) -> u64 {
+    pub(crate) fn pass(&self) -> u64 {
         u64::from(self.count) * u64::from(self.batches)
     }
 
     /// Numbers of the examples in a chunk. At least one, even if there are more chunks than examples.
-    #[must_use]
-    pub fn examples(&self, batches: &Batches, chunk: u32) -> Range<u64> {
+    pub(crate) fn examples(&self, batches: &Batches, chunk: u32) -> Range<u64> {
         part(batches.examples, chunk.into(), self.count.into())
     }
 
@@ -139,6 +126,8 @@ mod tests {
 
     #[test]
     fn chunks_and_batches_are_never_empty() {
+        let (chunks, all) = (Chunks { count: 3, epochs: 2, batches: 5 }, Batches { examples: 100, batch: 1, seed: 0 });
+        assert_eq!((chunks.examples(&all, 1), chunks.length()), (33..66, 10));
         let (chunks, all) = (Chunks { count: 9, epochs: 1, batches: 4 }, Batches { examples: 3, batch: 1, seed: 0 });
         for chunk in 0..9 {
             assert!(chunks.examples(&all, chunk).end <= 3);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::args::{DeviceArgs, Devices, JobArgs, ModelArgs, PaceArgs, SlotArgs, devices, share};
+use crate::args::{Devices, SlotArgs, TrainingArgs, devices, share};
 
 /// A distributed training program for any cluster manager: parameter servers or all-reduce over TCP, elastic.
 ///
@@ -21,20 +21,6 @@ pub struct Cli {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub training: TrainingArgs,
-}
-
-/// The training.
-#[derive(clap::Args, Clone, Debug)]
-#[allow(missing_docs)] // each group documents itself
-pub struct TrainingArgs {
-    #[command(flatten)]
-    pub job: JobArgs,
-    #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub device: DeviceArgs,
-    #[command(flatten)]
-    pub pace: PaceArgs,
 }
 
 /// Whole jobs on this machine, without a scheduler.

@@ -2,18 +2,18 @@
 
 /// The convergence rule of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Convergence {
+pub(crate) struct Convergence {
     /// An epoch is flat if it lowers the loss by less than this fraction of the first epoch's; 0: no epoch is.
-    pub delta: f64,
+    pub(crate) delta: f64,
     /// Number of consecutive flat epochs that are convergence.
-    pub patience: u32,
+    pub(crate) patience: u32,
     /// Maximum number of epochs.
-    pub max_epochs: u32,
+    pub(crate) max_epochs: u32,
 }
 
 /// The reason of the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub(crate) enum Done {
     /// `patience` consecutive flat epochs.
     Converged,
     /// The maximum number of epochs is reached.
@@ -22,18 +22,7 @@ pub enum Done {
 
 impl Convergence {
     /// Checks the mean losses of all epochs so far.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use trainmaster_trainer::convergence::{Convergence, Done};
-    ///
-    /// let rule = Convergence { delta: 0.01, patience: 2, max_epochs: 50 };
-    /// assert_eq!(rule.check(&[2.0, 1.2, 1.195]), None);
-    /// assert_eq!(rule.check(&[2.0, 1.2, 1.195, 1.19]), Some(Done::Converged));
-    /// ```
-    #[must_use]
-    pub fn check(&self, losses: &[f64]) -> Option<Done> {
+    pub(crate) fn check(&self, losses: &[f64]) -> Option<Done> {
         let patience = self.patience as usize;
         if self.delta > 0.0 && patience > 0 && losses.len() > patience {
             let threshold = self.delta * losses[0];

@@ -16,7 +16,8 @@ const HELD_OUT: u64 = 1 << 41;
 const VALIDATION: u64 = 500;
 
 /// Kind of the examples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DataKind {
     /// Gaussian blobs, one per class; `noise` is their standard deviation (centres are about one unit apart per
     /// feature).
@@ -42,23 +43,20 @@ impl DataKind {
 
 /// Shape and difficulty of a data set.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DataSettings {
-    /// Kind of the examples.
-    pub kind: DataKind,
-    /// Number of classes.
-    pub classes: usize,
-    /// Number of features per example.
-    pub features: usize,
+pub(crate) struct DataSettings {
+    pub(crate) kind: DataKind,
+    pub(crate) classes: usize,
+    pub(crate) features: usize,
     /// See [`DataKind`].
-    pub noise: f64,
+    pub(crate) noise: f64,
     /// Fraction of generated examples with a random label, which keeps the loss from falling to zero.
-    pub label_noise: f64,
+    pub(crate) label_noise: f64,
     /// Another seed is another task.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// Examples by number.
-pub struct Data {
+pub(crate) struct Data {
     settings: DataSettings,
     centres: Vec<f32>,
     teacher: Option<Network>,
@@ -71,8 +69,7 @@ const TEACHER: u64 = u64::MAX - 1;
 
 impl Data {
     /// Prepares the common data of all examples: the blobs' centres or the teacher.
-    #[must_use]
-    pub fn new(settings: &DataSettings) -> Self {
+    pub(crate) fn new(settings: &DataSettings) -> Self {
         let mut data =
             Self { settings: settings.clone(), centres: Vec::new(), teacher: None, teacher_parameters: Vec::new() };
         match settings.kind {
@@ -90,25 +87,18 @@ impl Data {
         data
     }
 
-    /// Number of features per example.
-    #[must_use]
-    pub fn features(&self) -> usize {
+    pub(crate) fn features(&self) -> usize {
         self.settings.features
     }
 
     /// Numbers of the held-out examples for validation. They don't depend on the length of an epoch.
-    #[must_use]
-    pub fn held_out(&self) -> Range<u64> {
+    pub(crate) fn held_out(&self) -> Range<u64> {
         let count = if self.settings.kind == DataKind::Iris { iris::HELD_OUT } else { VALIDATION };
         HELD_OUT..HELD_OUT + count
     }
 
     /// Writes the features of an example, and returns its label.
-    ///
-    /// # Panics
-    ///
-    /// If the length of `features` isn't that of the data's features.
-    pub fn example(&self, number: u64, features: &mut [f32]) -> usize {
+    pub(crate) fn example(&self, number: u64, features: &mut [f32]) -> usize {
         let DataSettings { classes, noise, label_noise, .. } = self.settings;
         assert_eq!(features.len(), self.settings.features);
         if self.settings.kind == DataKind::Iris {

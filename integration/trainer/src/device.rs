@@ -2,113 +2,115 @@
 
 use std::time::Duration;
 
-use crate::args::DeviceArgs;
+use clap::Args;
+use serde::Serialize;
 
-/// Times and sizes of an emulated device. With zeros only, nothing is emulated.
-#[derive(Clone, Debug, PartialEq)]
+use crate::args::{not_negative, straggler};
+
+/// An emulated device: gradients are computed for real, then the step takes as long as it would on the device.
+#[derive(Args, Clone, Debug, Default, PartialEq, Serialize)]
+#[command(next_help_heading = "Emulated device")]
 pub struct Device {
-    example_ms: f64,
-    step_ms: f64,
-    update_ms: f64,
-    connection_ms: f64,
-    start_ms: f64,
-    model_bytes: f64,
-    nic_mbit: f64,
-    stragglers: Vec<(u32, f64)>,
-}
-
-impl From<&DeviceArgs> for Device {
-    fn from(args: &DeviceArgs) -> Self {
-        Self {
-            example_ms: args.device_example_ms,
-            step_ms: args.device_step_ms,
-            update_ms: args.device_update_ms,
-            connection_ms: args.device_connection_ms,
-            start_ms: args.device_start_ms,
-            model_bytes: args.device_model_mib * 1_048_576.0,
-            nic_mbit: args.device_nic_mbit,
-            stragglers: args.device_straggler.clone(),
-        }
-    }
+    /// Milliseconds per example of a worker's share (forward pass).
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative)]
+    pub device_example_ms: f64,
+    /// Milliseconds per step and worker, independent of its share (backward pass).
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative)]
+    pub device_step_ms: f64,
+    /// Milliseconds to apply one worker's gradients to the whole model; a parameter server takes its part of that.
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative)]
+    pub device_update_ms: f64,
+    /// Milliseconds per connection and step, at each end.
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative)]
+    pub device_connection_ms: f64,
+    /// Milliseconds from a process's start until it is ready.
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative)]
+    pub device_start_ms: f64,
+    /// Size of the emulated model, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 0.0, value_parser = not_negative)]
+    pub device_model_mib: f64,
+    /// Rate of each process's network interface in each direction, in Mbit/s; 0: infinite. Only for traffic between
+    /// different servers.
+    #[arg(long, value_name = "MBIT", default_value_t = 0.0, value_parser = not_negative)]
+    pub device_nic_mbit: f64,
+    /// Workers that are slower than the others, as INDEX:FACTOR,… (3:2.5 makes worker 3 take 2.5 times as long).
+    #[arg(long, value_name = "INDEX:FACTOR", value_delimiter = ',', value_parser = straggler)]
+    pub device_straggler: Vec<(u32, f64)>,
 }
 
 impl Device {
     /// Whether anything is emulated. Then printed speeds are labelled.
-    #[must_use]
-    pub fn is_emulated(&self) -> bool {
-        let times = self.example_ms + self.step_ms + self.update_ms + self.connection_ms + self.start_ms;
-        times > 0.0 || self.nic_mbit().is_some() || !self.stragglers.is_empty()
+    pub(crate) fn is_emulated(&self) -> bool {
+        let times = self.device_example_ms
+            + self.device_step_ms
+            + self.device_update_ms
+            + self.device_connection_ms
+            + self.device_start_ms;
+        times > 0.0 || self.nic_mbit().is_some() || !self.device_straggler.is_empty()
     }
 
     /// " (emulated device)" if so, for all printed speeds.
-    #[must_use]
-    pub fn label(&self) -> &'static str {
+    pub(crate) fn label(&self) -> &'static str {
         if self.is_emulated() { " (emulated device)" } else { "" }
     }
 
     /// Rate of the emulated network interface, if there is one and a model to send.
-    #[must_use]
-    pub fn nic_mbit(&self) -> Option<f64> {
-        (self.nic_mbit > 0.0 && self.model_bytes > 0.0).then_some(self.nic_mbit)
+    pub(crate) fn nic_mbit(&self) -> Option<f64> {
+        (self.device_nic_mbit > 0.0 && self.device_model_mib > 0.0).then_some(self.device_nic_mbit)
     }
 
     /// Bytes of one of `parts` equal parts of the model.
-    #[must_use]
-    pub fn part_bytes(&self, parts: usize) -> u64 {
-        (self.model_bytes / parts as f64) as u64
+    pub(crate) fn part_bytes(&self, parts: usize) -> u64 {
+        (self.model_bytes() / parts as f64) as u64
     }
 
     /// Start time of a process.
-    #[must_use]
-    pub fn start(&self) -> Duration {
-        ms(self.start_ms)
+    pub(crate) fn start(&self) -> Duration {
+        ms(self.device_start_ms)
     }
 
     /// Bytes of `values` numbers, scaled so that all parameters have the size of the model.
-    #[must_use]
-    pub fn bytes(&self, values: usize, parameters: usize) -> u64 {
-        (self.model_bytes * values as f64 / parameters as f64) as u64
+    pub(crate) fn bytes(&self, values: usize, parameters: usize) -> u64 {
+        (self.model_bytes() * values as f64 / parameters as f64) as u64
     }
 
     /// Computation time of a worker's share of a step, with its connections.
-    #[must_use]
-    pub fn compute(&self, worker: u32, examples: u64, connections: usize) -> Duration {
+    pub(crate) fn compute(&self, worker: u32, examples: u64, connections: usize) -> Duration {
         self.forward(worker, examples) + self.backward(worker) + self.connections(connections)
     }
 
     /// Forward pass of the share.
-    #[must_use]
-    pub fn forward(&self, worker: u32, examples: u64) -> Duration {
-        ms(self.example_ms * examples as f64 * self.slower(worker))
+    pub(crate) fn forward(&self, worker: u32, examples: u64) -> Duration {
+        ms(self.device_example_ms * examples as f64 * self.slower(worker))
     }
 
     /// Backward pass, independent of the share.
-    #[must_use]
-    pub fn backward(&self, worker: u32) -> Duration {
-        ms(self.step_ms * self.slower(worker))
+    pub(crate) fn backward(&self, worker: u32) -> Duration {
+        ms(self.device_step_ms * self.slower(worker))
     }
 
     /// Time for connections.
-    #[must_use]
-    pub fn connections(&self, count: usize) -> Duration {
-        ms(self.connection_ms * count as f64)
+    pub(crate) fn connections(&self, count: usize) -> Duration {
+        ms(self.device_connection_ms * count as f64)
+    }
+
+    fn model_bytes(&self) -> f64 {
+        self.device_model_mib * 1_048_576.0
     }
 
     fn slower(&self, worker: u32) -> f64 {
-        self.stragglers.iter().find(|(index, _)| *index == worker).map_or(1.0, |(_, factor)| *factor)
+        self.device_straggler.iter().find(|(index, _)| *index == worker).map_or(1.0, |(_, factor)| *factor)
     }
 
     /// Time of a holder of one of `parts` parts of the model for one worker's gradients.
-    #[must_use]
-    pub fn update(&self, parts: usize) -> Duration {
-        ms(self.update_ms / parts as f64 + self.connection_ms)
+    pub(crate) fn update(&self, parts: usize) -> Duration {
+        ms(self.device_update_ms / parts as f64 + self.device_connection_ms)
     }
 
     /// Time of an all-reduce worker to apply the summed gradients to its copy of the model, or of one of `parts` equal
     /// parts of it.
-    #[must_use]
-    pub fn apply(&self, parts: usize) -> Duration {
-        ms(self.update_ms / parts as f64)
+    pub(crate) fn apply(&self, parts: usize) -> Duration {
+        ms(self.device_update_ms / parts as f64)
     }
 }
 
@@ -117,25 +119,18 @@ fn ms(value: f64) -> Duration {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-
-    pub(crate) fn none() -> Device {
-        let (example_ms, step_ms, update_ms, connection_ms, start_ms, model_bytes, nic_mbit) =
-            (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
-        let stragglers = Vec::new();
-        Device { example_ms, step_ms, update_ms, connection_ms, start_ms, model_bytes, nic_mbit, stragglers }
-    }
 
     #[test]
     fn times_add_up() {
         let device = Device {
-            example_ms: 2.0,
-            step_ms: 30.0,
-            update_ms: 12.0,
-            connection_ms: 1.0,
-            stragglers: vec![(3, 2.0)],
-            ..none()
+            device_example_ms: 2.0,
+            device_step_ms: 30.0,
+            device_update_ms: 12.0,
+            device_connection_ms: 1.0,
+            device_straggler: vec![(3, 2.0)],
+            ..Device::default()
         };
         assert_eq!(device.compute(0, 10, 4), Duration::from_millis(54));
         assert_eq!(device.compute(3, 10, 4), Duration::from_millis(104));
@@ -145,11 +140,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_network_needs_a_rate_and_a_model() {
-        assert!(!none().is_emulated());
-        assert_eq!(Device { nic_mbit: 100.0, ..none() }.nic_mbit(), None);
-        let device = Device { nic_mbit: 100.0, model_bytes: 1e6, ..none() };
+        assert!(!Device::default().is_emulated());
+        assert_eq!(Device { device_nic_mbit: 100.0, ..Device::default() }.nic_mbit(), None);
+        let device = Device { device_nic_mbit: 100.0, device_model_mib: 1.0, ..Device::default() };
         assert_eq!(device.nic_mbit(), Some(100.0));
-        assert_eq!((device.part_bytes(4), device.bytes(5, 20)), (250_000, 250_000));
+        assert_eq!((device.part_bytes(4), device.bytes(5, 20)), (262_144, 262_144));
         assert!(device.is_emulated());
     }
 }

@@ -1,21 +1,16 @@
-//! The connection to the scheduler, in a separate thread, so that training never waits for it.
+//! The connection to the scheduler, on the I/O thread, so that training never waits for it.
 //!
-//! The thread keeps a `Watch` open, sends the outbox, and handles SIGTERM. Without the feed, training continues, and
+//! It keeps a `Watch` open, sends the outbox, and handles SIGTERM. Without the feed, training continues, and
 //! both are tried again with increasing pauses.
 
-use std::{
-    io::Write,
-    os::unix::net::UnixStream,
-    path::PathBuf,
-    sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tokio::{
+    runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
-    sync::Notify,
+    sync::watch,
+    time::timeout,
 };
 use tonic::{
     Code, Request, Status,
@@ -28,6 +23,7 @@ use trainmaster_proto::v1::{
 };
 
 use crate::{
+    args::SlotArgs,
     id::Id,
     outbox::{Call, Outbox},
 };
@@ -36,7 +32,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(3);
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Events of the feed thread.
+/// Events of the feed.
 #[derive(Debug)]
 pub(crate) enum News {
     Assigned(Assignment),
@@ -44,96 +40,71 @@ pub(crate) enum News {
     Terminate,
     /// The feed was away longer than the orphan grace.
     Orphaned,
+    /// This connection failed in an unforeseen way.
+    Abandoned,
 }
 
-/// The caller of the feed, and its options.
-#[derive(Clone, Debug)]
+/// The caller of the feed: its slot, and its address for its peers.
+#[derive(Clone)]
 pub(crate) struct Caller {
-    /// None: only signals are handled.
-    pub(crate) url: Option<String>,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) token: String,
-    pub(crate) job: u64,
-    pub(crate) incarnation: u32,
+    pub(crate) slot: SlotArgs,
     pub(crate) id: Id,
-    /// Address of this process for its peers.
     pub(crate) address: String,
-    pub(crate) grace: Duration,
 }
 
 /// The training thread's side.
 pub(crate) struct Feed {
     caller: Caller,
-    shared: Arc<Shared>,
-    pub(crate) news: mpsc::Receiver<News>,
-}
-
-#[derive(Default)]
-struct Shared {
-    outbox: Mutex<Outbox>,
-    filled: Notify,
-    emptied: Condvar,
-}
-
-impl Shared {
-    fn outbox(&self) -> MutexGuard<'_, Outbox> {
-        self.outbox.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
+    outbox: watch::Sender<Outbox>,
 }
 
 impl Feed {
-    /// Starts the thread. It writes a byte to `waker` with every event, and closes it when it ends.
+    /// Starts on the I/O thread. `tell` is called there for every event.
     ///
     /// # Errors
     ///
     /// The URL, token or certificate is invalid.
-    pub(crate) fn start(caller: Caller, waker: UnixStream) -> Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let (sender, news) = mpsc::channel();
-        waker.set_nonblocking(true)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let guard = runtime.enter();
+    pub(crate) fn start(caller: Caller, io: &Handle, tell: impl Fn(News) + Send + Sync + 'static) -> Result<Self> {
+        let _context = io.enter();
+        let outbox = watch::Sender::new(Outbox::default());
         let signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
-        let client = caller.url.as_deref().map(|url| connect(&caller, url)).transpose()?;
-        drop(guard);
-        let session = Session { caller: caller.clone(), shared: Arc::clone(&shared), sender, waker };
-        thread::Builder::new().name("feed".into()).spawn(move || runtime.block_on(session.run(client, signals)))?;
-        Ok(Self { caller, shared, news })
+        let client = caller.slot.feed.as_deref().map(|url| connect(&caller, url)).transpose()?;
+        let session = Session { caller: caller.clone(), outbox: outbox.clone(), tell };
+        io.spawn(session.run(client, signals));
+        Ok(Self { caller, outbox })
     }
 
     /// Queues progress without waiting.
     pub(crate) fn report(&self, progress: Progress) {
-        if self.caller.url.is_some() {
-            self.shared.outbox().report(progress);
-            self.shared.filled.notify_one();
+        if self.caller.slot.feed.is_some() {
+            self.outbox.send_modify(|outbox| outbox.report(progress));
         }
     }
 
     /// Queues an acknowledgement without waiting.
     pub(crate) fn acknowledge(&self, revision: u32, leaving: bool, checkpoint_step: u64, checkpoint_ms: f64) {
-        if self.caller.url.is_some() {
-            self.shared.outbox().acknowledge(AcknowledgeRequest {
-                job: self.caller.job.to_string(),
-                incarnation: self.caller.incarnation,
+        if self.caller.slot.feed.is_some() {
+            let request = AcknowledgeRequest {
+                job: self.caller.slot.job.to_string(),
+                incarnation: self.caller.slot.incarnation,
                 revision,
                 role: SlotRole::from(self.caller.id.role).into(),
                 index: self.caller.id.index,
                 checkpoint_step,
                 checkpoint_ms,
                 leaving,
-            });
-            self.shared.filled.notify_one();
+            };
+            self.outbox.send_modify(|outbox| outbox.acknowledge(request));
         }
     }
 
     /// Waits until the outbox is sent, at most for `limit`.
-    pub(crate) fn farewell(self, limit: Duration) {
-        let outbox = self.shared.outbox();
-        let Ok((outbox, _)) = self.shared.emptied.wait_timeout_while(outbox, limit, |outbox| !outbox.is_empty()) else {
-            return;
-        };
-        if !outbox.is_empty() || outbox.dropped() > 0 {
-            warn!(dropped = outbox.dropped(), unsent = !outbox.is_empty(), "not everything reached the feed");
+    pub(crate) fn farewell(self, limit: Duration, io: &Handle) {
+        let mut outbox = self.outbox.subscribe();
+        let sent = io.block_on(async { timeout(limit, outbox.wait_for(Outbox::is_empty)).await.is_ok() });
+        let dropped = outbox.borrow().dropped();
+        if !sent || dropped > 0 {
+            warn!(dropped, unsent = !sent, "not everything reached the feed");
         }
     }
 }
@@ -147,7 +118,7 @@ fn connect(caller: &Caller, url: &str) -> Result<Client> {
         .http2_keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(10))
         .keep_alive_while_idle(true);
-    match (endpoint.uri().scheme_str(), &caller.ca) {
+    match (endpoint.uri().scheme_str(), &caller.slot.feed_ca) {
         (Some("http"), _) => {}
         (Some("https"), Some(file)) => {
             let pem = std::fs::read(file)
@@ -157,7 +128,7 @@ fn connect(caller: &Caller, url: &str) -> Result<Client> {
         (Some("https"), None) => bail!("--feed (TRAINMASTER_FEED) is https: --feed-ca (TRAINMASTER_FEED_CA) is needed"),
         _ => bail!("--feed (TRAINMASTER_FEED) is \"{url}\"; http://host:port or https://host:port is expected"),
     }
-    let bearer = match caller.token.as_str() {
+    let bearer = match caller.slot.token.as_str() {
         "" => None,
         token => Some(
             format!("Bearer {token}")
@@ -168,21 +139,26 @@ fn connect(caller: &Caller, url: &str) -> Result<Client> {
     Ok((FeedClient::new(endpoint.connect_lazy()), bearer))
 }
 
-/// The feed thread's side.
-struct Session {
+/// The I/O thread's side.
+struct Session<T: Fn(News)> {
     caller: Caller,
-    shared: Arc<Shared>,
-    sender: mpsc::Sender<News>,
-    waker: UnixStream,
+    outbox: watch::Sender<Outbox>,
+    tell: T,
 }
 
-impl Session {
+impl<T: Fn(News)> Drop for Session<T> {
+    fn drop(&mut self) {
+        (self.tell)(News::Abandoned);
+    }
+}
+
+impl<T: Fn(News)> Session<T> {
     async fn run(self, client: Option<Client>, signals: [Signal; 2]) {
         let [mut terminate, mut interrupt] = signals;
         let listen = async {
             loop {
                 tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-                self.tell(News::Terminate);
+                (self.tell)(News::Terminate);
             }
         };
         match client {
@@ -193,81 +169,69 @@ impl Session {
         }
     }
 
-    fn tell(&self, news: News) {
-        let _ = self.sender.send(news);
-        // A full pipe has enough bytes to wake the other side.
-        let _ = (&self.waker).write(&[1]);
-    }
-
     async fn watch(&self, (mut client, bearer): Client) {
         let request = WatchRequest {
-            job: self.caller.job.to_string(),
-            incarnation: self.caller.incarnation,
+            job: self.caller.slot.job.to_string(),
+            incarnation: self.caller.slot.incarnation,
             role: SlotRole::from(self.caller.id.role).into(),
             index: self.caller.id.index,
             address: self.caller.address.clone(),
         };
+        let grace = Duration::from_millis(self.caller.slot.orphan_grace_ms);
         let (mut away_since, mut pause, mut orphaned) = (Instant::now(), FIRST_PAUSE, false);
         loop {
-            let opened = tokio::time::timeout(CALL_LIMIT, client.watch(sign(request.clone(), bearer.as_ref()))).await;
-            let mut why = Status::deadline_exceeded("no answer");
-            match opened {
-                Ok(Ok(stream)) => {
+            let opened = timeout(CALL_LIMIT, client.watch(sign(request.clone(), bearer.as_ref()))).await;
+            let why = match opened.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
+                Ok(stream) => {
                     let mut stream = stream.into_inner();
-                    loop {
+                    let end = loop {
                         match stream.message().await {
                             Ok(Some(assignment)) => {
                                 pause = FIRST_PAUSE;
-                                self.tell(News::Assigned(assignment));
+                                (self.tell)(News::Assigned(assignment));
                             }
-                            Ok(None) => {
-                                why = Status::unavailable("the stream ended");
-                                break;
-                            }
-                            Err(status) => {
-                                why = status;
-                                break;
-                            }
+                            Ok(None) => break Status::unavailable("the stream ended"),
+                            Err(status) => break status,
                         }
-                    }
+                    };
                     if pause == FIRST_PAUSE {
                         away_since = Instant::now();
                     }
+                    end
                 }
-                Ok(Err(status)) => why = status,
-                Err(_) => {}
-            }
+                Err(status) => status,
+            };
             let away = away_since.elapsed();
-            if away >= self.caller.grace && !orphaned {
+            if away >= grace && !orphaned {
                 orphaned = true;
-                self.tell(News::Orphaned);
+                (self.tell)(News::Orphaned);
             }
             info!(code = ?why.code(), message = why.message(), away_ms = away.as_millis() as u64, "the feed is away");
             // The pause also ends with the grace, however long pauses have become.
-            let left = self.caller.grace.saturating_sub(away);
+            let left = grace.saturating_sub(away);
             tokio::time::sleep(if orphaned { pause } else { pause.min(left.max(FIRST_PAUSE)) }).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
     }
 
     async fn deliver(&self, (mut client, bearer): Client) {
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut filled) = (FIRST_PAUSE, self.outbox.subscribe());
         loop {
-            let Some(call) = self.shared.outbox().next() else {
-                self.shared.emptied.notify_all();
-                self.shared.filled.notified().await;
+            let next = filled.borrow_and_update().next();
+            let Some(call) = next else {
+                let _ = filled.changed().await; // fails without a sender, and this session has one
                 continue;
             };
-            let answer = tokio::time::timeout(CALL_LIMIT, self.call(&mut client, bearer.as_ref(), &call)).await;
+            let answer = timeout(CALL_LIMIT, self.call(&mut client, bearer.as_ref(), &call)).await;
             match answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
                 Ok(()) => {
-                    self.shared.outbox().answered(&call);
+                    self.outbox.send_modify(|outbox| outbox.answered(&call));
                     pause = FIRST_PAUSE;
                 }
                 // Another attempt would get the same answer.
                 Err(status) if status.code() == Code::InvalidArgument => {
                     warn!(message = status.message(), "the feed refuses a report");
-                    self.shared.outbox().answered(&call);
+                    self.outbox.send_modify(|outbox| outbox.answered(&call));
                 }
                 Err(status) => {
                     debug!(code = ?status.code(), message = status.message(), "will be told to the feed later");
@@ -287,8 +251,8 @@ impl Session {
         match call {
             Call::Report(progress) => {
                 let request = ReportRequest {
-                    job: self.caller.job.to_string(),
-                    incarnation: self.caller.incarnation,
+                    job: self.caller.slot.job.to_string(),
+                    incarnation: self.caller.slot.incarnation,
                     role: SlotRole::from(self.caller.id.role).into(),
                     index: self.caller.id.index,
                     progress: progress.clone(),

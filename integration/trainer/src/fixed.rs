@@ -8,24 +8,20 @@
 //! step can't overflow an `i64`.
 
 /// Units per 1.0.
-pub const SCALE: f64 = 4_294_967_296.0;
+pub(crate) const SCALE: f64 = 4_294_967_296.0;
 
 /// Maximum number of micro-shards in a step.
-pub const MAX_MICRO_SHARDS: u64 = 256;
+pub(crate) const MAX_MICRO_SHARDS: u64 = 256;
 
 const LIMIT: f64 = 4_503_599_627_370_496.0; // 2^52 units
 
 /// A gradient or loss is NaN or infinite: training has diverged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("training diverged: a gradient or loss is not a finite number; try a smaller --learning-rate")]
-pub struct Diverged;
+pub(crate) struct Diverged;
 
 /// Rounds to the nearest unit (halves away from zero), saturating at ±2²⁰.
-///
-/// # Errors
-///
-/// [`Diverged`] for NaN and infinities.
-pub fn to_fixed(value: f64) -> Result<i64, Diverged> {
+pub(crate) fn to_fixed(value: f64) -> Result<i64, Diverged> {
     if !value.is_finite() {
         return Err(Diverged);
     }
@@ -35,21 +31,12 @@ pub fn to_fixed(value: f64) -> Result<i64, Diverged> {
 
 /// The value of a sum of units.
 #[allow(clippy::cast_precision_loss)] // sums beyond 2^53 units round once, the same way everywhere
-#[must_use]
-pub fn from_fixed(units: i64) -> f64 {
+pub(crate) fn from_fixed(units: i64) -> f64 {
     units as f64 / SCALE
 }
 
 /// Adds the values of one micro-shard to the sums of a step.
-///
-/// # Errors
-///
-/// [`Diverged`] if a value isn't finite; the sums are then incomplete.
-///
-/// # Panics
-///
-/// If the slices differ in length.
-pub fn accumulate(sums: &mut [i64], values: &[f32]) -> Result<(), Diverged> {
+pub(crate) fn accumulate(sums: &mut [i64], values: &[f32]) -> Result<(), Diverged> {
     assert_eq!(sums.len(), values.len(), "a gradient has one value per parameter");
     for (sum, value) in sums.iter_mut().zip(values) {
         *sum += to_fixed(f64::from(*value))?;

@@ -25,19 +25,16 @@ pub struct Id {
 
 impl Id {
     /// A worker.
-    #[must_use]
     pub fn worker(index: u32) -> Self {
         Self { role: Role::Worker, index }
     }
 
     /// A parameter server.
-    #[must_use]
     pub fn server(index: u32) -> Self {
         Self { role: Role::Server, index }
     }
 
     /// Whether it is a worker.
-    #[must_use]
     pub fn is_worker(self) -> bool {
         self.role == Role::Worker
     }

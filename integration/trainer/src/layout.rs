@@ -6,23 +6,8 @@ use std::ops::Range;
 use trainmaster_core::paa::{self, PaaError};
 
 /// Positions of all parameters, for one number of holders.
-///
-/// # Examples
-///
-/// ```
-/// use trainmaster_trainer::layout::Layout;
-///
-/// let layout = Layout::new(&[6, 2], 2)?; // the large block is cut
-/// let model = [0, 1, 2, 3, 4, 5, 6, 7];
-/// let parts = [layout.take(0, &model), layout.take(1, &model)];
-/// assert_eq!(parts.each_ref().map(Vec::len), [4, 4]);
-/// let mut again = [9; 8];
-/// assert!(layout.put(0, &parts[0], &mut again) && layout.put(1, &parts[1], &mut again));
-/// assert_eq!(again, model);
-/// # Ok::<(), trainmaster_core::paa::PaaError>(())
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// For each holder its pieces as (first parameter, length), ascending.
     pieces: Vec<Vec<(usize, usize)>>,
     parameters: usize,
@@ -30,11 +15,7 @@ pub struct Layout {
 
 impl Layout {
     /// Distributes blocks of the given sizes over the servers.
-    ///
-    /// # Errors
-    ///
-    /// [`PaaError`] for no servers.
-    pub fn new(blocks: &[u64], servers: usize) -> Result<Self, PaaError> {
+    pub(crate) fn new(blocks: &[u64], servers: usize) -> Result<Self, PaaError> {
         let assignment = paa::assign(blocks, servers)?;
         let mut starts = Vec::with_capacity(blocks.len());
         let mut parameters = 0;
@@ -51,15 +32,13 @@ impl Layout {
     }
 
     /// Contiguous ranges, which together are the whole.
-    #[must_use]
-    pub fn ranges(ranges: &[Range<usize>]) -> Self {
+    pub(crate) fn ranges(ranges: &[Range<usize>]) -> Self {
         let pieces = ranges.iter().map(|range| vec![(range.start, range.len())]).collect();
         Self { pieces, parameters: ranges.last().map_or(0, |range| range.end) }
     }
 
     /// The parameters of a range, counted from its start. Each holder has them in the same order, without gaps.
-    #[must_use]
-    pub fn within(&self, range: &Range<usize>) -> Self {
+    pub(crate) fn within(&self, range: &Range<usize>) -> Self {
         let cut = |&(start, length): &(usize, usize)| {
             let (from, to) = (start.max(range.start), (start + length).min(range.end));
             (from < to).then(|| (from - range.start, to - from))
@@ -68,27 +47,21 @@ impl Layout {
         Self { pieces, parameters: range.len() }
     }
 
-    /// Number of holders.
-    #[must_use]
-    pub fn holders(&self) -> usize {
+    pub(crate) fn holders(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Total number of parameters.
-    #[must_use]
-    pub fn parameters(&self) -> usize {
+    pub(crate) fn parameters(&self) -> usize {
         self.parameters
     }
 
     /// Number of parameters of one holder.
-    #[must_use]
-    pub fn length(&self, holder: usize) -> usize {
+    pub(crate) fn length(&self, holder: usize) -> usize {
         self.pieces[holder].iter().map(|(_, length)| length).sum()
     }
 
     /// Copies one holder's part from a whole vector.
-    #[must_use]
-    pub fn take<T: Copy>(&self, holder: usize, whole: &[T]) -> Vec<T> {
+    pub(crate) fn take<T: Copy>(&self, holder: usize, whole: &[T]) -> Vec<T> {
         let mut part = Vec::with_capacity(self.length(holder));
         for &(start, length) in &self.pieces[holder] {
             part.extend_from_slice(&whole[start..start + length]);
@@ -97,8 +70,7 @@ impl Layout {
     }
 
     /// Copies one holder's part into a whole vector. False if the lengths don't match.
-    #[must_use]
-    pub fn put<T: Copy>(&self, holder: usize, part: &[T], whole: &mut [T]) -> bool {
+    pub(crate) fn put<T: Copy>(&self, holder: usize, part: &[T], whole: &mut [T]) -> bool {
         if part.len() != self.length(holder) || whole.len() != self.parameters {
             return false;
         }
@@ -111,8 +83,7 @@ impl Layout {
     }
 
     /// Joins the parts of all holders, in their order. None if they don't match.
-    #[must_use]
-    pub fn join<'a, T: Copy + Default + 'a>(&self, parts: impl IntoIterator<Item = &'a [T]>) -> Option<Vec<T>> {
+    pub(crate) fn join<'a, T: Copy + Default + 'a>(&self, parts: impl IntoIterator<Item = &'a [T]>) -> Option<Vec<T>> {
         let mut whole = vec![T::default(); self.parameters];
         let mut holders = 0..self.pieces.len();
         let fit = parts.into_iter().all(|part| holders.next().is_some_and(|holder| self.put(holder, part, &mut whole)));
@@ -146,6 +117,8 @@ mod tests {
                 assert_eq!([of(&ranges[0]), of(&ranges[1])].concat(), *part);
             }
         }
+        let cut = Layout::new(&[6, 2], 2).unwrap();
+        assert_eq!((cut.length(0), cut.length(1)), (4, 4), "the large block is cut");
         let ranges = Layout::ranges(&[0..544, 544..898]);
         assert_eq!((ranges.take(1, &whole).as_slice(), ranges.parameters()), (&whole[544..], 898));
     }

@@ -13,35 +13,35 @@
 //! - `batch`, `data`, `model`, `fixed`, `holder` are the training itself, `validation` its accuracy.
 //! - `device`, `turns` and the network layer emulate accelerators, shared ones, and network interfaces on request.
 
-pub mod args;
-pub mod batch;
+mod args;
+mod batch;
 pub mod checkpoint;
 mod chief;
-pub mod chunks;
+mod chunks;
 pub mod cli;
 mod codec;
-pub mod convergence;
-pub mod data;
-pub mod device;
+mod convergence;
+mod data;
+mod device;
 pub mod exit;
 mod feed;
-pub mod fixed;
+mod fixed;
 mod holder;
 pub mod id;
 mod iris;
-pub mod layout;
+mod layout;
 pub mod local;
-pub mod model;
+mod model;
 mod net;
 mod node;
 mod outbox;
-pub mod parts;
+mod parts;
 mod peers;
 pub mod process;
 pub mod settings;
 mod store;
-pub mod tally;
+mod tally;
 mod trainer;
-pub mod turns;
+mod turns;
 mod validation;
 mod wire;

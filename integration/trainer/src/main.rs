@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 use trainmaster_trainer::{
-    cli::{Cli, Command, TrainingArgs},
+    cli::{Cli, Command},
     exit, local,
     process::Process,
     settings::Settings,
@@ -36,8 +36,7 @@ fn main() -> ExitCode {
 }
 
 fn one_process(cli: Cli, begun: Instant) -> Result<Process> {
-    let TrainingArgs { job, model, device, pace } = &cli.training;
-    let settings = Settings::new(job, model, device, pace, cli.slot.checkpoint_dir.clone())?;
+    let settings = Settings::new(&cli.training, cli.slot.checkpoint_dir.clone())?;
     Process::new(cli.slot, settings, begun)
 }
 

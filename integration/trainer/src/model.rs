@@ -11,7 +11,7 @@ use crate::data::{Normal, largest};
 /// The shape of a network, or of some of its layers. Its parameters are one flat vector, layer by layer: weights
 /// (outputs × inputs), then biases.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Network {
+pub(crate) struct Network {
     sizes: Vec<usize>,
     /// Its inputs are an example's features, not another partition's outputs.
     opens: bool,
@@ -21,23 +21,22 @@ pub struct Network {
 
 /// Result for one example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Cross-entropy, in nats.
-    pub loss: f64,
+    pub(crate) loss: f64,
     /// Whether the largest score is the label's.
-    pub correct: bool,
+    pub(crate) correct: bool,
 }
 
 /// Buffers that are reused for all examples.
-pub struct Scratch {
+pub(crate) struct Scratch {
     activations: Vec<Vec<f32>>,
     deltas: Vec<Vec<f32>>,
 }
 
 impl Network {
     /// A network from `features` inputs over the hidden layers to one score per class.
-    #[must_use]
-    pub fn new(features: usize, hidden: &[usize], classes: usize) -> Self {
+    pub(crate) fn new(features: usize, hidden: &[usize], classes: usize) -> Self {
         let mut sizes = vec![features];
         sizes.extend_from_slice(hidden);
         sizes.push(classes);
@@ -45,24 +44,7 @@ impl Network {
     }
 
     /// One of `parts` contiguous partitions, cut so that the largest one has as few parameters as possible.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use trainmaster_trainer::model::Network;
-    ///
-    /// let network = Network::new(16, &[32, 8], 10);
-    /// assert_eq!(network.part(1, 3).sizes(), [32, 8]);
-    /// assert_eq!(network.range(1, 3).len(), network.part(1, 3).parameters());
-    /// // 544 parameters, then 264 and 90.
-    /// assert_eq!(network.part(0, 2).sizes(), [16, 32]);
-    /// ```
-    ///
-    /// # Panics
-    ///
-    /// If there is no such partition.
-    #[must_use]
-    pub fn part(&self, part: usize, parts: usize) -> Self {
+    pub(crate) fn part(&self, part: usize, parts: usize) -> Self {
         assert!(part < parts);
         let cuts = self.cuts(parts);
         let (first, end) = (cuts[part], cuts[part + 1]);
@@ -74,8 +56,7 @@ impl Network {
     }
 
     /// Range of a partition's parameters in the whole model.
-    #[must_use]
-    pub fn range(&self, part: usize, parts: usize) -> Range<usize> {
+    pub(crate) fn range(&self, part: usize, parts: usize) -> Range<usize> {
         let cuts = self.cuts(parts);
         let before = |part: usize| self.layers().take(cuts[part]).map(parameters).sum();
         before(part)..before(part + 1)
@@ -103,32 +84,26 @@ impl Network {
     }
 
     /// Number of layers with parameters.
-    #[must_use]
-    pub fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.sizes.len() - 1
     }
 
     /// Inputs, hidden layers, outputs.
-    #[must_use]
-    pub fn sizes(&self) -> &[usize] {
+    pub(crate) fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
     /// Sizes of the parameter blocks, in parameters: weights and biases of each layer.
-    #[must_use]
-    pub fn blocks(&self) -> Vec<u64> {
+    pub(crate) fn blocks(&self) -> Vec<u64> {
         self.layers().flat_map(|(inputs, outputs)| [(inputs * outputs) as u64, outputs as u64]).collect()
     }
 
-    /// Number of parameters.
-    #[must_use]
-    pub fn parameters(&self) -> usize {
+    pub(crate) fn parameters(&self) -> usize {
         self.layers().map(parameters).sum()
     }
 
     /// Initial parameters: weights with standard deviation √(2 / inputs), biases 0.
-    #[must_use]
-    pub fn initial(&self, seed: u64) -> Vec<f32> {
+    pub(crate) fn initial(&self, seed: u64) -> Vec<f32> {
         let mut normal = Normal::new(seed, u64::MAX - 2);
         let mut parameters = Vec::with_capacity(self.parameters());
         for (inputs, outputs) in self.layers() {
@@ -140,39 +115,25 @@ impl Network {
     }
 
     /// Buffers for the other methods.
-    #[must_use]
-    pub fn scratch(&self) -> Scratch {
+    pub(crate) fn scratch(&self) -> Scratch {
         let buffers = || self.sizes.iter().map(|&size| vec![0.0; size]).collect();
         Scratch { activations: buffers(), deltas: buffers() }
     }
 
     /// The scores of all classes for one example.
-    ///
-    /// # Panics
-    ///
-    /// If the slices don't fit the network.
-    #[must_use]
-    pub fn scores(&self, parameters: &[f32], features: &[f32]) -> Vec<f32> {
+    pub(crate) fn scores(&self, parameters: &[f32], features: &[f32]) -> Vec<f32> {
         self.forward(parameters, features, &mut self.scratch()).to_vec()
     }
 
     /// The outputs for one example, or for the previous partition's outputs.
-    ///
-    /// # Panics
-    ///
-    /// If the slices don't fit the network.
-    pub fn forward<'a>(&self, parameters: &[f32], inputs: &[f32], scratch: &'a mut Scratch) -> &'a [f32] {
+    pub(crate) fn forward<'a>(&self, parameters: &[f32], inputs: &[f32], scratch: &'a mut Scratch) -> &'a [f32] {
         scratch.activations[0].copy_from_slice(inputs);
         self.activate(parameters, scratch);
         &scratch.activations[self.depth()]
     }
 
     /// Adds the gradient of one example's loss to `gradient`, for the whole network or its last partition.
-    ///
-    /// # Panics
-    ///
-    /// If the slices don't fit the network.
-    pub fn learn(
+    pub(crate) fn learn(
         &self,
         parameters: &[f32],
         features: &[f32],
@@ -191,11 +152,7 @@ impl Network {
 
     /// The same for a partition that isn't the last. `delta` is the loss's derivative by each of its outputs, from the
     /// next partition. The outputs are computed again, so that they need not be stored.
-    ///
-    /// # Panics
-    ///
-    /// If the slices don't fit the network.
-    pub fn follow(
+    pub(crate) fn follow(
         &self,
         parameters: &[f32],
         inputs: &[f32],
@@ -265,8 +222,7 @@ impl Network {
 
 impl Scratch {
     /// The loss's derivative by each input, after a partition that isn't the first has processed an example.
-    #[must_use]
-    pub fn below(&self) -> &[f32] {
+    pub(crate) fn below(&self) -> &[f32] {
         &self.deltas[0]
     }
 }
@@ -355,6 +311,8 @@ mod tests {
     fn blocks_cover_the_parameters() {
         let network = Network::new(16, &[32, 8], 10);
         assert_eq!(network.blocks(), [512, 32, 256, 8, 80, 10]);
+        // 544 parameters, then 264 and 90.
+        assert_eq!((network.part(1, 3).sizes(), network.part(0, 2).sizes()), (&[32, 8][..], &[16, 32][..]));
         assert_eq!(network.blocks().iter().sum::<u64>(), network.parameters() as u64);
     }
 

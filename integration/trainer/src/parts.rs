@@ -5,24 +5,13 @@
 use std::ops::Range;
 
 /// The number of partitions, at least one.
-///
-/// # Examples
-///
-/// ```
-/// use trainmaster_trainer::parts::Parts;
-///
-/// let parts = Parts::new(3, "-:0:1", 3)?;
-/// assert_eq!((parts.of(5), parts.replica(5), parts.workers(1)), (2, 1, 3..6));
-/// assert!(Parts::new(4, "", 3).is_err());
-/// # Ok::<(), trainmaster_trainer::parts::PartsError>(())
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts(u32);
+pub(crate) struct Parts(u32);
 
 /// An impossible partition of a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // the fields are what the messages say
-pub enum PartsError {
+pub(crate) enum PartsError {
     /// A partition has at least one layer.
     #[error(
         "--partitions (TRAINMASTER_PARTITIONS) is {count}, but the model has {layers} layers (--hidden); 1 to {layers} \
@@ -46,11 +35,7 @@ pub enum PartsError {
 impl Parts {
     /// `count` partitions of a model with `layers` layers. `after`: the predecessors of the partitions, as the
     /// scheduler writes them; empty if unknown.
-    ///
-    /// # Errors
-    ///
-    /// [`PartsError`] if there are more partitions than layers, or if they aren't a chain.
-    pub fn new(count: u32, after: &str, layers: usize) -> Result<Self, PartsError> {
+    pub(crate) fn new(count: u32, after: &str, layers: usize) -> Result<Self, PartsError> {
         if count == 0 || count as usize > layers {
             return Err(PartsError::Count { count, layers });
         }
@@ -64,48 +49,38 @@ impl Parts {
     }
 
     /// Number of partitions.
-    #[must_use]
-    pub fn count(self) -> usize {
+    pub(crate) fn count(self) -> usize {
         self.0 as usize
     }
 
     /// The partition of a worker.
-    #[must_use]
-    pub fn of(self, worker: u32) -> usize {
+    pub(crate) fn of(self, worker: u32) -> usize {
         (worker % self.0) as usize
     }
 
     /// Whether this worker has the last partition, which computes the loss.
-    #[must_use]
-    pub fn closes(self, worker: u32) -> bool {
+    pub(crate) fn closes(self, worker: u32) -> bool {
         worker % self.0 == self.0 - 1
     }
 
     /// The replica of a worker.
-    #[must_use]
-    pub fn replica(self, worker: u32) -> u32 {
+    pub(crate) fn replica(self, worker: u32) -> u32 {
         worker / self.0
     }
 
     /// All workers of a replica.
-    #[must_use]
-    pub fn workers(self, replica: u32) -> Range<u32> {
+    pub(crate) fn workers(self, replica: u32) -> Range<u32> {
         replica * self.0..(replica + 1) * self.0
     }
 
     /// The workers, ascending, whose replicas are complete.
-    #[must_use]
-    pub fn whole(self, workers: &[u32]) -> Vec<u32> {
+    pub(crate) fn whole(self, workers: &[u32]) -> Vec<u32> {
         let replicas = workers.chunk_by(|a, b| self.replica(*a) == self.replica(*b));
         replicas.filter(|replica| replica.len() == self.count()).flatten().copied().collect()
     }
 
     /// Checks that the number of workers is a multiple of the partitions.
-    ///
-    /// # Errors
-    ///
-    /// [`PartsError::Workers`] if it isn't.
-    pub fn check(self, workers: usize) -> Result<(), PartsError> {
+    pub(crate) fn check(self, workers: usize) -> Result<(), PartsError> {
         let whole = workers.is_multiple_of(self.count());
         if whole { Ok(()) } else { Err(PartsError::Workers { workers, count: self.0 }) }
     }
@@ -119,6 +94,8 @@ mod tests {
     fn only_chains_of_at_most_as_many_parts_as_layers() {
         assert_eq!(Parts::new(3, "-:0:1", 3), Parts::new(3, "", 4));
         assert_eq!(Parts::new(1, "-", 1).map(Parts::count), Ok(1));
+        let parts = Parts::new(3, "", 3).unwrap();
+        assert_eq!((parts.of(5), parts.replica(5), parts.workers(1)), (2, 1, 3..6));
         for (count, after, expected) in [
             (4, "-:0:1:2", "TRAINMASTER_PARTITIONS) is 4, but the model has 3 layers (--hidden); 1 to 3 are"),
             (0, "", "1 to 3 are"),

@@ -3,30 +3,31 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::TcpListener,
-    os::unix::net::UnixStream,
     rc::Rc,
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
+use tokio::runtime::Runtime;
 use tracing::{info, warn};
 use trainmaster_proto::v1::{Assignment, AssignmentPhase};
 
 use crate::{
     args::{Mode, SlotArgs},
-    chief::{Chief, FinalOrder},
+    chief::Chief,
     chunks::Orders,
     exit,
     feed::{Caller, Feed, News},
     id::{Id, Role},
-    net::{Event, Net, Place},
-    node::Node,
+    net::{Arrival, Event, Net, Place},
+    node::{self, Node, Seat, Stuck},
     peers,
     settings::Settings,
     store::Store,
     turns::Turns,
-    wire::{Hello, Message, PROTOCOL},
+    wire::{FinalOrder, Hello, Message, PROTOCOL},
 };
 
 /// Maximum time without a chief that was connected before. A lost chief leads to a new incarnation, not to a
@@ -46,6 +47,8 @@ pub struct Process {
     slot: SlotArgs,
     me: Id,
     begun: Instant,
+    /// The I/O thread.
+    io: Runtime,
     net: Net,
     feed: Feed,
     part: Option<Part>,
@@ -61,23 +64,28 @@ pub struct Process {
     chief_gone: Option<Instant>,
     chief_seen: bool,
     orphaned: bool,
+    /// The end of this process.
+    over: Option<FinalOrder>,
 }
 
 /// The role from the first assignment.
 struct Part {
-    node: Node,
+    node: Box<dyn Node>,
     chief_id: Id,
     chief: Option<Chief>,
 }
 
-const LEAVE_QUIETLY: FinalOrder = FinalOrder { code: exit::DONE, checkpoint_step: 0, checkpoint_ms: 0.0 };
+impl Part {
+    /// Tells the chief if the job can't continue.
+    fn check(&self, result: Result<(), Stuck>, net: &mut Net) {
+        if let Err(stuck) = result {
+            net.send(self.chief_id, Message::Failed { code: stuck.code(), reason: stuck.to_string() });
+        }
+    }
+}
 
 impl Process {
     /// Listens, and connects to the feed. `begun`: start of the program.
-    ///
-    /// # Errors
-    ///
-    /// A flag or variable is missing or invalid. The message names it.
     pub fn new(slot: SlotArgs, mut settings: Settings, begun: Instant) -> Result<Self> {
         let Some(role) = slot.role else {
             bail!(
@@ -112,29 +120,26 @@ impl Process {
             }
             None => bound.to_string(),
         };
-        let (waker, bell) = UnixStream::pair()?;
-        let caller = Caller {
-            url: slot.feed.clone(),
-            ca: slot.feed_ca.clone(),
-            token: slot.token.clone(),
-            job: slot.job,
-            incarnation: slot.incarnation,
-            id: me,
-            address,
-            grace: Duration::from_millis(slot.orphan_grace_ms),
-        };
+        let caller = Caller { slot: slot.clone(), id: me, address };
         thread::sleep(settings.device.start());
-        let feed = Feed::start(caller, bell)?;
+        let io = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let (sender, inbox) = mpsc::channel();
+        let news = sender.clone();
+        let feed = Feed::start(caller, io.handle(), move |event| {
+            let _ = news.send(Arrival::News(event)); // fails when this process ends
+        })?;
         let mut secret = blake3::Hasher::new_derive_key("trainmaster-trainer 1 greeting");
         secret.update(&slot.job.to_le_bytes()).update(&slot.incarnation.to_le_bytes()).update(slot.token.as_bytes());
         let proof = *secret.finalize().as_bytes();
         let hello = Hello { protocol: PROTOCOL, job: slot.job, incarnation: slot.incarnation, id: me, proof };
-        let net = Net::new(hello, listener, waker, settings.device.nic_mbit(), settings.frame_limit())?;
+        let (nic_mbit, limit) = (settings.device.nic_mbit(), settings.frame_limit());
+        let net = Net::new(hello, listener, io.handle().clone(), (sender, inbox), nic_mbit, limit)?;
         Ok(Self {
             settings: Rc::new(settings),
             slot,
             me,
             begun,
+            io,
             net,
             feed,
             part: None,
@@ -146,29 +151,29 @@ impl Process {
             chief_gone: None,
             chief_seen: false,
             orphaned: false,
+            over: None,
         })
     }
 
     /// Takes part until the job or this process ends. Returns its exit code.
-    ///
-    /// # Errors
-    ///
-    /// Unrecoverable errors: sockets can't be polled, or the checkpoint belongs to another job.
     pub fn run(mut self) -> Result<u8> {
         if !self.slot.peers.is_empty() {
-            let assignment = peers::assignment(&self.slot)?;
-            if let Some(verdict) = self.assigned(&assignment)? {
-                return Ok(self.leave(verdict));
-            }
             // No peer knew the address before, so there are no early events.
+            self.assigned(&peers::assignment(&self.slot)?)?;
         }
         loop {
-            let due = self.due();
-            let event = self.net.next(due)?;
-            if let Some(verdict) = self.handle(event)? {
-                return Ok(self.leave(verdict));
+            let chief = self.part.as_ref().and_then(|part| part.chief.as_ref());
+            if let Some(order) = self.over.or_else(|| chief.and_then(Chief::verdict)) {
+                return Ok(self.leave(order));
             }
+            let event = self.net.next(self.due());
+            self.handle(event)?;
         }
+    }
+
+    /// Ends this process alone.
+    fn quit(&mut self, code: u8) {
+        self.over.get_or_insert(FinalOrder { code, checkpoint_step: 0, checkpoint_ms: 0.0 });
     }
 
     fn due(&self) -> Option<Instant> {
@@ -189,44 +194,33 @@ impl Process {
         self.chief_gone.map(|since| since + patience)
     }
 
-    fn handle(&mut self, event: Event) -> Result<Option<FinalOrder>> {
+    fn handle(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Up(_) | Event::Down(_) | Event::Message(..) if self.part.is_none() => self.early.push(event),
-            Event::Woken => {
-                while let Ok(news) = self.feed.news.try_recv() {
-                    if let Some(verdict) = self.heard(news)? {
-                        return Ok(Some(verdict));
-                    }
-                }
+            Event::News(news) => {
+                self.heard(news)?;
                 if self.part.is_some() {
-                    for event in std::mem::take(&mut self.early) {
-                        if let Some(verdict) = self.handle(event)? {
-                            return Ok(Some(verdict));
-                        }
-                    }
+                    std::mem::take(&mut self.early).into_iter().try_for_each(|event| self.handle(event))?;
                 }
             }
-            Event::Abandoned => bail!("the thread that talks to the feed has died"),
-            Event::Message(_, Message::Finish { code, checkpoint_step, checkpoint_ms }) => {
-                return Ok(Some(FinalOrder { code, checkpoint_step, checkpoint_ms }));
-            }
+            Event::Due => self.tick(),
+            event if self.part.is_none() => self.early.push(event),
+            Event::Message(_, Message::Finish(order)) => _ = self.over.get_or_insert(order),
             Event::Message(from, message) => self.told(from, message),
             Event::Up(peer) => self.up(peer),
             Event::Down(peer) => self.down(peer),
-            Event::Due => return Ok(self.tick()),
         }
-        Ok(self.part.as_ref().and_then(|part| part.chief.as_ref()).and_then(Chief::verdict))
+        Ok(())
     }
 
-    fn tick(&mut self) -> Option<FinalOrder> {
+    fn tick(&mut self) {
         let now = Instant::now();
         if let Some(part) = &mut self.part {
-            part.node.tick(&mut self.net);
+            let ticked = part.node.tick(&mut self.net);
+            part.check(ticked, &mut self.net);
             if let Some(chief) = &mut part.chief
                 && chief.due().is_some_and(|due| due <= now)
             {
-                chief.tick(&mut self.net, &self.feed);
-                return chief.verdict();
+                return chief.tick(&mut self.net, &self.feed);
             }
         }
         if self.patience().is_some_and(|until| until <= now) {
@@ -236,26 +230,24 @@ impl Process {
                 (None, false) => exit::CHIEF_LOST,
             };
             warn!(code, "the chief is gone; leaving");
-            return Some(FinalOrder { code, ..LEAVE_QUIETLY });
-        }
-        if self.stop_by.is_some_and(|by| by <= now) {
+            self.quit(code);
+        } else if self.stop_by.is_some_and(|by| by <= now) {
             warn!("was told to stop, and the chief has not let go; leaving");
-            return Some(LEAVE_QUIETLY);
+            self.quit(exit::DONE);
         }
-        None
     }
 
-    fn heard(&mut self, news: News) -> Result<Option<FinalOrder>> {
+    fn heard(&mut self, news: News) -> Result<()> {
         match news {
-            News::Assigned(assignment) => self.assigned(&assignment),
+            News::Assigned(assignment) => self.assigned(&assignment)?,
             News::Terminate => {
                 info!("told to stop by a signal");
                 // The second signal ends the process. The first often comes together with the feed's order, and the
                 // chief still needs this process.
-                if std::mem::replace(&mut self.signalled, true) {
-                    return Ok(Some(LEAVE_QUIETLY));
+                match std::mem::replace(&mut self.signalled, true) {
+                    true => self.quit(exit::DONE),
+                    false => self.stop(Duration::ZERO, false),
                 }
-                Ok(self.stop(Duration::ZERO, false))
             }
             News::Orphaned => {
                 warn!("the feed has been away for longer than --orphan-grace-ms allows");
@@ -263,21 +255,23 @@ impl Process {
                 match self.part.as_mut() {
                     Some(Part { chief: Some(chief), .. }) => {
                         chief.stop(exit::ORPHANED, Duration::ZERO, &mut self.net, &self.feed);
-                        Ok(chief.verdict())
                     }
                     // The chief decides, if there is one.
-                    Some(_) if self.chief_gone.is_none() => Ok(None),
-                    _ => Ok(Some(FinalOrder { code: exit::ORPHANED, ..LEAVE_QUIETLY })),
+                    Some(_) if self.chief_gone.is_none() => {}
+                    _ => self.quit(exit::ORPHANED),
                 }
             }
+            News::Abandoned => bail!("the thread that talks to the feed has died"),
         }
+        Ok(())
     }
 
-    fn assigned(&mut self, assignment: &Assignment) -> Result<Option<FinalOrder>> {
+    fn assigned(&mut self, assignment: &Assignment) -> Result<()> {
         let grace = Duration::from_millis(assignment.grace_ms.max(0) as u64);
         if assignment.incarnation != self.slot.incarnation {
             info!(now = assignment.incarnation, ours = self.slot.incarnation, "this incarnation is over");
-            return Ok(self.stop(grace, true));
+            self.stop(grace, true);
+            return Ok(());
         }
         let places = peers::places(assignment);
         let workers: BTreeSet<u32> = places.keys().filter(|id| id.is_worker()).map(|id| id.index).collect();
@@ -290,7 +284,10 @@ impl Process {
         if self.part.is_none() {
             if !places.contains_key(&self.me) {
                 // Not in the assignment yet (the feed is behind), or not any more.
-                return Ok((assignment.revision >= self.slot.revision).then_some(LEAVE_QUIETLY));
+                if assignment.revision >= self.slot.revision {
+                    self.quit(exit::DONE);
+                }
+                return Ok(());
             }
             self.join(&places, assignment.last_seq)?;
         }
@@ -301,19 +298,20 @@ impl Process {
             self.follow(assignment.revision);
         }
         if let (Some(part), Some(orders)) = (&mut self.part, &orders) {
-            part.node.direct(orders, &mut self.net);
+            let directed = part.node.direct(orders, &mut self.net);
+            part.check(directed, &mut self.net);
         }
         if let Some(Part { chief: Some(chief), .. }) = &mut self.part {
             chief.desire(workers, orders, assignment.revision, &mut self.net, &self.feed);
         } else if !places.contains_key(&self.me) {
             info!(revision = assignment.revision, "no longer wanted; leaving at the next step boundary");
-            self.stop_by.get_or_insert(Instant::now() + if grace.is_zero() { STOP_LIMIT } else { grace });
+            self.stop_by.get_or_insert(Instant::now() + limit(grace));
         }
         if assignment.phase() == AssignmentPhase::Stop {
             info!("told to stop");
-            return Ok(self.stop(grace, true));
+            self.stop(grace, true);
         }
-        Ok(self.part.as_ref().and_then(|part| part.chief.as_ref()).and_then(Chief::verdict))
+        Ok(())
     }
 
     /// Takes the role of the first assignment.
@@ -333,7 +331,8 @@ impl Process {
         let upload = Duration::from_millis(self.slot.upload_ms);
         let store = |chunks| Store::new(&self.settings, chunks, self.slot.data_dir.clone(), upload);
         let store = self.settings.chunks.map(store);
-        let mut node = Node::new(&self.settings, self.me, chief_id, self.revision, &servers, store)?;
+        let seat = Seat { me: self.me, chief: chief_id, revision: self.revision };
+        let mut node = node::new(&self.settings, seat, &servers, store)?;
         let mut chief = None;
         if chief_id == self.me {
             chief = Some(Chief::new(Rc::clone(&self.settings), self.me, &servers, self.begun, last_seq)?);
@@ -347,20 +346,16 @@ impl Process {
     }
 
     /// `all`: the whole job stops, not only this process.
-    fn stop(&mut self, grace: Duration, all: bool) -> Option<FinalOrder> {
+    fn stop(&mut self, grace: Duration, all: bool) {
         match &mut self.part {
-            Some(Part { chief: Some(chief), .. }) => {
-                chief.stop(exit::DONE, grace, &mut self.net, &self.feed);
-                chief.verdict()
-            }
+            Some(Part { chief: Some(chief), .. }) => chief.stop(exit::DONE, grace, &mut self.net, &self.feed),
             Some(Part { chief_id, .. }) => {
-                let limit = if grace.is_zero() { STOP_LIMIT } else { grace };
-                if self.stop_by.replace(Instant::now() + limit).is_none() && self.net.is_up(*chief_id) {
+                let first = self.stop_by.replace(Instant::now() + limit(grace)).is_none();
+                if first && self.net.is_up(*chief_id) {
                     self.net.send(*chief_id, Message::Leaving { all });
                 }
-                None
             }
-            None => Some(LEAVE_QUIETLY),
+            None => self.quit(exit::DONE),
         }
     }
 
@@ -377,14 +372,17 @@ impl Process {
                 | Message::Leaving { .. }
                 | Message::Broken { .. }
                 | Message::Failed { .. }
-                | Message::Collected { .. }
-                | Message::Shard { .. }
+                | Message::Collected(_)
+                | Message::Shard(_)
                 | Message::Shown { .. }
         );
         match (&mut part.chief, for_chief) {
             (Some(chief), true) => chief.message(from, message, &mut self.net, &self.feed),
             (None, true) => warn!(%from, "mistakes this process for the chief"),
-            (_, false) => part.node.message(from, message, &mut self.net),
+            (_, false) => {
+                let received = part.node.message(from, message, &mut self.net);
+                part.check(received, &mut self.net);
+            }
         }
     }
 
@@ -418,16 +416,20 @@ impl Process {
         }
     }
 
-    fn leave(mut self, verdict: FinalOrder) -> u8 {
-        let FinalOrder { code, checkpoint_step, checkpoint_ms } = verdict;
+    fn leave(self, order: FinalOrder) -> u8 {
+        let FinalOrder { code, checkpoint_step, checkpoint_ms } = order;
         self.feed.acknowledge(self.revision, true, checkpoint_step, checkpoint_ms.into());
-        let is_chief = self.part.as_ref().is_some_and(|part| part.chief.is_some());
+        let is_chief = self.part.is_some_and(|part| part.chief.is_some());
         // Closing first could discard messages that peers haven't read yet, so the chief waits for them.
-        if let Err(error) = self.net.linger(Instant::now() + HANG_UP, is_chief) {
-            warn!(%error, "hanging up");
-        }
-        self.feed.farewell(FAREWELL);
+        self.net.linger(HANG_UP, is_chief);
+        self.feed.farewell(FAREWELL, self.io.handle());
+        self.io.shutdown_background();
         info!(code, checkpoint_step, "leaving");
         code
     }
+}
+
+/// Maximum time of a stop.
+fn limit(grace: Duration) -> Duration {
+    if grace.is_zero() { STOP_LIMIT } else { grace }
 }

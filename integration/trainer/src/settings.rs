@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::{Result, ensure};
 
 use crate::{
-    args::{DeviceArgs, JobArgs, Mode, ModelArgs, PaceArgs},
+    args::{Mode, ModelArgs, TrainingArgs},
     batch::Batches,
     chunks::Chunks,
     convergence::Convergence,
@@ -31,62 +31,41 @@ const MOST_BYTES: u64 = 1 << 30;
 /// The job. The settings are the same in all of its processes.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How gradients are combined.
-    pub mode: Mode,
+    pub(crate) mode: Mode,
     /// Division of epochs into steps and shares.
-    pub batches: Batches,
+    pub(crate) batches: Batches,
     /// Division of the dataset, if its chunks may be scheduled one by one.
-    pub chunks: Option<Chunks>,
-    /// The convergence rule.
-    pub convergence: Convergence,
-    /// The model.
-    pub network: Network,
-    /// The partitions of the model.
-    pub parts: Parts,
-    /// Its data.
-    pub data: DataSettings,
-    /// Learning rate of gradient descent.
-    pub learning_rate: f32,
-    /// Momentum.
-    pub momentum: f32,
-    /// The emulated device.
-    pub device: Device,
-    /// The shared devices.
-    pub turns: Turns,
-    /// Folder of checkpoints.
-    pub checkpoint_dir: Option<PathBuf>,
-    /// Intervals and time limits.
-    pub pace: Pace,
+    pub(crate) chunks: Option<Chunks>,
+    pub(crate) convergence: Convergence,
+    pub(crate) network: Network,
+    pub(crate) parts: Parts,
+    pub(crate) data: DataSettings,
+    pub(crate) learning_rate: f32,
+    pub(crate) momentum: f32,
+    pub(crate) device: Device,
+    pub(crate) turns: Turns,
+    pub(crate) checkpoint_dir: Option<PathBuf>,
+    pub(crate) pace: Pace,
 }
 
-/// [`PaceArgs`] as durations.
+/// Flags as durations.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)] // each is the flag of its name
-pub struct Pace {
-    pub max_steps: Option<u64>,
-    pub report: Duration,
-    pub report_steps: Option<u32>,
-    pub settle_steps: u32,
-    pub checkpoint: Duration,
-    pub checkpoint_epochs: Option<u32>,
-    pub gather: Duration,
-    pub replace: Duration,
-    pub start: Duration,
+pub(crate) struct Pace {
+    pub(crate) max_steps: Option<u64>,
+    pub(crate) report: Duration,
+    pub(crate) report_steps: Option<u32>,
+    pub(crate) settle_steps: u32,
+    pub(crate) checkpoint: Duration,
+    pub(crate) checkpoint_epochs: Option<u32>,
+    pub(crate) gather: Duration,
+    pub(crate) replace: Duration,
+    pub(crate) start: Duration,
 }
 
 impl Settings {
     /// Combines the flags.
-    ///
-    /// # Errors
-    ///
-    /// Flags that are valid alone are inconsistent. The message names them.
-    pub fn new(
-        job: &JobArgs,
-        model: &ModelArgs,
-        device: &DeviceArgs,
-        pace: &PaceArgs,
-        checkpoint_dir: Option<PathBuf>,
-    ) -> Result<Self> {
+    pub fn new(training: &TrainingArgs, checkpoint_dir: Option<PathBuf>) -> Result<Self> {
+        let TrainingArgs { job, model, device, pace } = training;
         let examples = match job.examples {
             0 => model.data.examples().unwrap_or(DEFAULT_EXAMPLES),
             given => given,
@@ -131,7 +110,7 @@ impl Settings {
             },
             learning_rate: model.learning_rate as f32,
             momentum: model.momentum as f32,
-            device: device.into(),
+            device: device.clone(),
             turns: Turns::default(),
             checkpoint_dir,
             pace: Pace {
@@ -164,7 +143,6 @@ impl Settings {
     }
 
     /// The values that a checkpoint must share with the job that resumes from it.
-    #[must_use]
     pub fn fingerprint(&self) -> String {
         let DataSettings { kind, noise, label_noise, seed, .. } = &self.data;
         let chunks = self.chunks.map(|chunks| format!(" in {} chunks of {}", chunks.count, chunks.batches));
@@ -179,8 +157,7 @@ impl Settings {
 
     /// Maximum frame: a holder's whole state, a step's sums (at most 10 bytes each), or a partition's outputs for a
     /// micro-batch.
-    #[must_use]
-    pub fn frame_limit(&self) -> usize {
+    pub(crate) fn frame_limit(&self) -> usize {
         let exchanged = if self.parts.count() == 1 { 0 } else { self.micro_batch_bytes() as usize };
         (10 * self.network.parameters()).max(exchanged) + (1 << 16)
     }
@@ -201,29 +178,23 @@ fn shape(model: &ModelArgs) -> Result<(u32, u32)> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::rc::Rc;
+
     use clap::Parser;
 
     use super::*;
+    use crate::cli::Cli;
 
-    #[derive(Parser)]
-    struct Flags {
-        #[command(flatten)]
-        job: JobArgs,
-        #[command(flatten)]
-        model: ModelArgs,
-        #[command(flatten)]
-        device: DeviceArgs,
-        #[command(flatten)]
-        pace: PaceArgs,
+    fn training(flags: &[&str]) -> clap::error::Result<TrainingArgs> {
+        Cli::try_parse_from([&["test"], flags].concat()).map(|cli| cli.training)
     }
 
     fn parse(flags: &[&str]) -> Result<Settings> {
-        let flags = Flags::try_parse_from([&["test"], flags].concat())?;
-        Settings::new(&flags.job, &flags.model, &flags.device, &flags.pace, None)
+        Settings::new(&training(flags)?, None)
     }
 
-    pub(crate) fn settings(flags: &[&str]) -> Settings {
-        parse(flags).unwrap()
+    pub(crate) fn settings(flags: &[&str]) -> Rc<Settings> {
+        Rc::new(parse(flags).unwrap())
     }
 
     #[test]
@@ -275,10 +246,15 @@ pub(crate) mod tests {
 
     #[test]
     fn flags_survive_being_passed_on() {
-        let given = ["--mode=async", "--batch=7", "--hidden=5,4", "--device-nic-mbit=10.5", "--device-straggler=1:2"];
-        let flags = Flags::try_parse_from([&["test"], &given[..]].concat()).unwrap();
-        let again: Vec<String> =
-            [flags.job.flags(), flags.model.flags(), flags.device.flags(), flags.pace.flags()].concat();
+        let given = [
+            "--mode=async",
+            "--batch=7",
+            "--data=teacher",
+            "--hidden=5,4",
+            "--device-nic-mbit=10.5",
+            "--device-straggler=1:2,3:1.5",
+        ];
+        let again = training(&given).unwrap().flags();
         let again: Vec<&str> = again.iter().map(String::as_str).collect();
         assert_eq!(format!("{:?}", settings(&again)), format!("{:?}", settings(&given)));
     }

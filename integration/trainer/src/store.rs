@@ -9,17 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::{
     chunks::{Chunks, Portion},
-    codec::{Fields, Malformed, Put},
+    codec,
     data::Data,
     settings::Settings,
 };
 
 /// Examples of a chunk.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Examples {
     labels: Vec<u32>,
     /// Features of all examples, concatenated.
@@ -117,7 +118,7 @@ impl Store {
     fn send(&mut self, chunk: u32, path: &Path) -> io::Result<Examples> {
         let folder = path.parent().unwrap_or(Path::new("."));
         let examples = self.draw(chunk);
-        let (partial, bytes) = (path.with_extension("partial"), examples.encode());
+        let (partial, bytes) = (path.with_extension("partial"), codec::seal(&examples));
         fs::create_dir_all(folder)?;
         fs::write(&partial, &bytes)?;
         fs::rename(&partial, path)?;
@@ -147,27 +148,10 @@ impl Examples {
         (self.labels[place] as usize, &self.features[place * width..][..width])
     }
 
-    fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64 + 4 * (self.labels.len() + self.features.len()));
-        out.u32(self.labels.len() as u32);
-        self.labels.iter().for_each(|label| out.u32(*label));
-        out.f32s(&self.features);
-        let hash = blake3::hash(&out);
-        out.extend_from_slice(hash.as_bytes());
-        out
-    }
-
     /// None if the bytes aren't examples with `width` features.
     fn decode(bytes: &[u8], width: usize) -> Option<Self> {
-        let (body, hash) = bytes.split_last_chunk::<{ blake3::OUT_LEN }>()?;
-        if blake3::hash(body) != *hash {
-            return None;
-        }
-        let mut fields = Fields::new(body);
-        let mut read = || -> Result<Self, Malformed> {
-            Ok(Self { labels: fields.list(4, Fields::u32)?, features: fields.f32s()? })
-        };
-        read().ok().filter(|read| !read.labels.is_empty() && read.features.len() == read.labels.len() * width)
+        let fits = |read: &Self| !read.labels.is_empty() && read.features.len() == read.labels.len() * width;
+        codec::open(bytes).filter(fits)
     }
 }
 

@@ -15,7 +15,7 @@ pub struct Tally {
 
 impl Tally {
     /// Adds another tally.
-    pub fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.loss = self.loss.saturating_add(other.loss);
         self.correct += other.correct;
         self.examples += other.examples;

@@ -20,7 +20,7 @@ const DIGITS: usize = 20;
 
 /// The devices on which a process computes, all at the same time. Without any, there is no sharing.
 #[derive(Clone, Debug, Default)]
-pub struct Turns {
+pub(crate) struct Turns {
     devices: Arc<[Device]>,
     /// A point in time by both clocks, which run at the same rate.
     epoch: Option<(Instant, Duration)>,
@@ -34,27 +34,7 @@ struct Device {
 
 impl Turns {
     /// Opens devices by number, which are folders in `folder`. `name`: file name for this process's booked time.
-    ///
-    /// # Errors
-    ///
-    /// A folder or file can't be created.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::{Duration, Instant};
-    /// use trainmaster_trainer::turns::Turns;
-    ///
-    /// let folder = tempfile::tempdir()?;
-    /// let [mine, yours] = ["mine", "yours"].map(|name| Turns::open(folder.path(), &[0], name));
-    /// let (mine, yours) = (mine?, yours?);
-    /// let (now, second) = (Instant::now(), Duration::from_secs(1));
-    /// mine.book(now, second)?;
-    /// assert!(yours.book(now, second)? > now + second);
-    /// assert_eq!(std::fs::read_to_string(folder.path().join("0/yours"))?.trim_end(), "1000000000");
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn open(folder: &Path, devices: &[u32], name: &str) -> io::Result<Self> {
+    pub(crate) fn open(folder: &Path, devices: &[u32], name: &str) -> io::Result<Self> {
         let mut numbers = devices.to_vec();
         // All processes lock them in the same order.
         numbers.sort_unstable();
@@ -76,11 +56,7 @@ impl Turns {
     }
 
     /// Books `time`, from `ready` on at the earliest. Returns its end.
-    ///
-    /// # Errors
-    ///
-    /// The files can't be locked, read or written.
-    pub fn book(&self, ready: Instant, time: Duration) -> io::Result<Instant> {
+    pub(crate) fn book(&self, ready: Instant, time: Duration) -> io::Result<Instant> {
         let Some((instant, clock)) = self.epoch.filter(|_| !time.is_zero() && !self.devices.is_empty()) else {
             return Ok(ready + time);
         };

@@ -3,12 +3,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{chunks::Portion, codec::Malformed, id::Id, tally::Tally};
+use crate::{chunks::Portion, holder::State, id::Id, tally::Tally};
 
 /// Names the program and the version of its messages. Both sides must have the same.
 pub(crate) const PROTOCOL: u32 = 0x544d_0004;
 /// Maximum frame before the other side has identified itself, in bytes.
 pub(crate) const HELLO_LIMIT: usize = 128;
+
+/// Bytes that this program would not have sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not our protocol")]
+pub(crate) struct Malformed;
 
 /// Identification of a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +28,25 @@ pub(crate) struct Hello {
     pub(crate) id: Id,
     /// Proof that the caller knows the job's token.
     pub(crate) proof: [u8; 32],
+}
+
+/// The end of the job, or of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FinalOrder {
+    /// The process's exit code.
+    pub(crate) code: u8,
+    pub(crate) checkpoint_step: u64,
+    pub(crate) checkpoint_ms: f32,
+}
+
+/// Gradients that a holder has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Collected {
+    pub(crate) step: u64,
+    pub(crate) attempt: u64,
+    pub(crate) tally: Tally,
+    /// Milliseconds of each worker.
+    pub(crate) times: Vec<(u32, f32)>,
 }
 
 /// Stands for the attempt of parameters that a worker asked for.
@@ -52,20 +76,20 @@ pub(crate) enum Message {
     Step { step: u64, attempt: u64, revision: u32, workers: Vec<u32>, portions: Vec<Portion> },
     /// Chief to one worker (async): train this batch.
     Ticket { step: u64, attempt: u64, portion: Option<Portion> },
-    /// Chief to a holder of parameters: the state at `version` (applied steps).
-    Load { version: u64, parameters: Vec<f32>, velocity: Vec<f32> },
+    /// Chief to a holder of parameters: its part of the state.
+    Load(State),
     /// Chief to the holders: make `version` final, and send your part of it.
     Gather { version: u64 },
     /// Holder to chief: the answer.
-    Shard { version: u64, parameters: Vec<f32>, velocity: Vec<f32> },
+    Shard(State),
     /// Chief to the holders: make `version` final, and send your part of the parameters. Training continues.
     Show { version: u64 },
     /// Holder to chief: the answer.
     Shown { version: u64, parameters: Vec<f32> },
-    /// Holder to chief: all gradients of the step are here. `times`: milliseconds of each worker.
-    Collected { step: u64, attempt: u64, tally: Tally, times: Vec<(u32, f32)> },
-    /// Chief to all: acknowledge, and end with this exit code.
-    Finish { code: u8, checkpoint_step: u64, checkpoint_ms: f32 },
+    /// Holder to chief: all gradients of the step are here.
+    Collected(Collected),
+    /// Chief to all: acknowledge, and end.
+    Finish(FinalOrder),
     /// Worker to parameter server (async): send your parameters.
     Pull,
     /// Parameter server to worker.
@@ -121,7 +145,7 @@ mod tests {
         let id = Id { role: Role::Worker, index: 7 };
         let tally = Tally { loss: -5, correct: 2, examples: 9 };
         let portion = Portion { chunk: 4, batch: 1 << 33 };
-        let (parameters, velocity) = (vec![1.5, -0.0], vec![f32::MIN]);
+        let state = State { version: 6, parameters: vec![1.5, -0.0], velocity: vec![f32::MIN] };
         vec![
             Message::Hello(Hello { protocol: PROTOCOL, job: 3, incarnation: 4, id, proof: [9; 32] }),
             Message::Begin { transfer: 8, bytes: 1 << 40 },
@@ -134,11 +158,11 @@ mod tests {
             Message::Step { step: 1, attempt: 2, revision: 3, workers: vec![5], portions: vec![portion] },
             Message::Ticket { step: 1, attempt: 2, portion: None },
             Message::Ticket { step: 1, attempt: 2, portion: Some(portion) },
-            Message::Load { version: 6, parameters: parameters.clone(), velocity: velocity.clone() },
+            Message::Load(state.clone()),
             Message::Gather { version: 6 },
-            Message::Shard { version: 6, parameters, velocity },
-            Message::Collected { step: 1, attempt: 2, tally, times: vec![(4, 2.5)] },
-            Message::Finish { code: 40, checkpoint_step: 5, checkpoint_ms: 0.5 },
+            Message::Shard(state),
+            Message::Collected(Collected { step: 1, attempt: 2, tally, times: vec![(4, 2.5)] }),
+            Message::Finish(FinalOrder { code: 40, checkpoint_step: 5, checkpoint_ms: 0.5 }),
             Message::Pull,
             Message::Params { attempt: 2, values: vec![] },
             Message::Grad { step: 1, attempt: 2, tally, sums: vec![i64::MIN, 1] },

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -9,8 +10,8 @@ use trainmaster_proto::v1::{Progress, SlotTime};
 
 use crate::{
     checkpoint::Checkpoint,
-    chunks::{Chunks, Orders, Portion},
-    convergence::{Convergence, Done},
+    chunks::{Orders, Portion},
+    convergence::Done,
     fixed::from_fixed,
     settings::Settings,
     tally::Tally,
@@ -45,19 +46,13 @@ pub(crate) struct Ledger {
     pub(crate) losses: Vec<f64>,
     pub(crate) epoch: Tally,
     pub(crate) done: Option<Done>,
-    chunks: Option<Chunks>,
+    settings: Rc<Settings>,
     /// Number of trained mini-batches of each chunk.
     trained: BTreeMap<u32, u64>,
     /// Completed chunks that aren't reported yet.
     ended: BTreeSet<u32>,
     /// Training accuracy of an ended epoch whose validation is pending.
     unseen: Option<f64>,
-    steps_per_epoch: u64,
-    rule: Convergence,
-    max_steps: Option<u64>,
-    report: Duration,
-    report_steps: Option<u32>,
-    settle: u32,
     unsettled: u32,
     shape: (u32, u32),
     window: Window,
@@ -68,24 +63,16 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new(settings: &Settings, from: Option<&Checkpoint>, last_seq: u64) -> Self {
-        let losses = from.map(|checkpoint| checkpoint.losses.clone()).unwrap_or_default();
-        let step = from.map_or(0, |checkpoint| checkpoint.step);
+    pub(crate) fn new(settings: &Rc<Settings>, from: &Checkpoint, last_seq: u64) -> Self {
         let mut ledger = Self {
-            step,
-            losses,
-            epoch: from.map_or_else(Tally::default, |checkpoint| checkpoint.epoch),
+            step: from.step,
+            losses: from.losses.clone(),
+            epoch: from.epoch,
             done: None,
-            chunks: settings.chunks,
-            trained: from.map(|checkpoint| checkpoint.chunks.iter().copied().collect()).unwrap_or_default(),
+            settings: Rc::clone(settings),
+            trained: from.chunks.iter().copied().collect(),
             ended: BTreeSet::new(),
             unseen: None,
-            steps_per_epoch: settings.batches.steps_per_epoch(),
-            rule: settings.convergence,
-            max_steps: settings.pace.max_steps,
-            report: settings.pace.report,
-            report_steps: settings.pace.report_steps,
-            settle: settings.pace.settle_steps,
             unsettled: 0,
             shape: (0, 0),
             window: Window::default(),
@@ -109,13 +96,13 @@ impl Ledger {
     /// The next mini-batch of a chunk. None if it is trained completely.
     pub(crate) fn left(&self, chunk: u32) -> Option<Portion> {
         let batch = self.trained.get(&chunk).copied().unwrap_or_default();
-        self.chunks.filter(|chunks| batch < chunks.length()).map(|_| Portion { chunk, batch })
+        self.settings.chunks.filter(|chunks| batch < chunks.length()).map(|_| Portion { chunk, batch })
     }
 
     /// Applies the scheduler's knowledge of chunks. A chunk that it counts as trained never runs again, although a
     /// checkpoint may be older. If it still runs a completed chunk, that end must be reported again.
     pub(crate) fn heard(&mut self, orders: &Orders) {
-        let Some(chunks) = self.chunks else { return };
+        let Some(chunks) = self.settings.chunks else { return };
         self.trained.extend(orders.done.iter().map(|chunk| (*chunk, chunks.length())));
         let ended: Vec<u32> = orders.running.values().copied().filter(|chunk| self.left(*chunk).is_none()).collect();
         self.ended.extend(ended);
@@ -129,13 +116,13 @@ impl Ledger {
 
     /// Checks whether the job is done: with chunks by their number, otherwise by the convergence rule.
     fn judge(&mut self) {
-        let by_losses = self.rule.check(&self.losses);
-        self.done = match self.chunks.filter(|_| !self.trained.is_empty()) {
+        let by_losses = self.settings.convergence.check(&self.losses);
+        self.done = match self.settings.chunks.filter(|_| !self.trained.is_empty()) {
             Some(chunks) if (0..chunks.count).all(|chunk| self.left(chunk).is_none()) => Some(Done::Exhausted),
             Some(_) => by_losses.filter(|done| *done == Done::Converged),
             None => by_losses,
         };
-        if self.max_steps.is_some_and(|most| self.step >= most) {
+        if self.settings.pace.max_steps.is_some_and(|most| self.step >= most) {
             self.done = self.done.or(Some(Done::Exhausted));
         }
     }
@@ -152,7 +139,7 @@ impl Ledger {
 
     /// Training was interrupted, so the next steps don't count as steady speed.
     pub(crate) fn disturbed(&mut self) {
-        self.unsettled = self.settle;
+        self.unsettled = self.settings.pace.settle_steps;
     }
 
     /// Records a step. Returns the reports that are due.
@@ -186,9 +173,9 @@ impl Ledger {
             }
         }
         // With chunks, an epoch is the number of mini-batches in one pass over all chunks, whichever are trained.
-        let whole = match self.chunks.filter(|_| !step.portions.is_empty()) {
+        let whole = match self.settings.chunks.filter(|_| !step.portions.is_empty()) {
             Some(chunks) => self.trained.values().sum::<u64>() / chunks.pass() > self.epochs().into(),
-            None => self.step.is_multiple_of(self.steps_per_epoch),
+            None => self.step.is_multiple_of(self.settings.batches.steps_per_epoch()),
         };
         if whole {
             self.losses.push(mean(self.epoch));
@@ -196,8 +183,13 @@ impl Ledger {
             self.epoch = Tally::default();
         }
         self.judge();
-        let enough = self.report_steps.is_some_and(|steps| self.window.recorded >= steps);
-        if whole || enough || !self.ended.is_empty() || self.done.is_some() || self.opened.elapsed() >= self.report {
+        let enough = self.settings.pace.report_steps.is_some_and(|steps| self.window.recorded >= steps);
+        if whole
+            || enough
+            || !self.ended.is_empty()
+            || self.done.is_some()
+            || self.opened.elapsed() >= self.settings.pace.report
+        {
             reports.extend(self.flush());
         }
         reports
@@ -246,7 +238,7 @@ impl Ledger {
             step: self.step,
             epoch: self.epochs(),
             // With chunks it depends on the number of running ones.
-            steps_per_epoch: if self.trained.is_empty() { self.steps_per_epoch } else { 0 },
+            steps_per_epoch: if self.trained.is_empty() { self.settings.batches.steps_per_epoch() } else { 0 },
             chunks: std::mem::take(&mut self.ended).into_iter().collect(),
             workers: self.shape.0,
             servers: self.shape.1,
@@ -265,7 +257,7 @@ mod tests {
     use crate::{fixed::SCALE, settings::tests::settings};
 
     fn ledger(flags: &[&str]) -> Ledger {
-        Ledger::new(&settings(flags), None, 0)
+        Ledger::new(&settings(flags), &Checkpoint::default(), 0)
     }
 
     fn step(ledger: &mut Ledger, workers: u32, loss: f64) -> Vec<Progress> {
@@ -350,15 +342,7 @@ mod tests {
     #[test]
     fn a_finished_checkpoint_is_done() {
         let settings = settings(&["--max-epochs=2"]);
-        let checkpoint = Checkpoint {
-            fingerprint: String::new(),
-            step: 64,
-            losses: vec![2.0, 1.0],
-            epoch: Tally::default(),
-            chunks: vec![],
-            parameters: vec![],
-            velocity: vec![],
-        };
-        assert_eq!(Ledger::new(&settings, Some(&checkpoint), 0).done, Some(Done::Exhausted));
+        let checkpoint = Checkpoint { step: 64, losses: vec![2.0, 1.0], ..Checkpoint::default() };
+        assert_eq!(Ledger::new(&settings, &checkpoint, 0).done, Some(Done::Exhausted));
     }
 }

@@ -26,16 +26,17 @@ use crate::{
     chunks::{Orders, Portion},
     exit,
     feed::Feed,
+    holder::State,
     id::Id,
     layout::Layout,
     net::Net,
     parts::Parts,
     settings::Settings,
     validation::Validation,
-    wire::Message,
+    wire::{FinalOrder, Message},
 };
 use ledger::Ledger;
-use phase::{Look, Phase, State};
+use phase::{Look, Phase};
 
 /// Time in which a stopping job may finish the current step.
 const FINISH_STEP: Duration = Duration::from_secs(5);
@@ -45,14 +46,6 @@ const FINISH_STEP: Duration = Duration::from_secs(5);
 struct Stop {
     code: u8,
     by: Instant,
-}
-
-/// The final order to all processes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct FinalOrder {
-    pub(crate) code: u8,
-    pub(crate) checkpoint_step: u64,
-    pub(crate) checkpoint_ms: f32,
 }
 
 pub(crate) struct Chief {
@@ -104,19 +97,15 @@ impl Chief {
             Some(folder) => Checkpoint::read(folder, &fingerprint)?,
             None => None,
         };
-        let ledger = Ledger::new(&settings, found.as_ref(), last_seq);
         let checkpoint_step = found.as_ref().map(|checkpoint| checkpoint.step);
         if let Some(step) = checkpoint_step {
             info!(step, "resuming from a checkpoint");
         }
-        let (parameters, velocity) = match found {
-            Some(checkpoint) => (checkpoint.parameters, checkpoint.velocity),
-            None => {
-                let parameters = settings.network.initial(settings.data.seed);
-                let velocity = vec![0.0; parameters.len()];
-                (parameters, velocity)
-            }
-        };
+        let from = found.unwrap_or_else(|| {
+            let parameters = settings.network.initial(settings.data.seed);
+            Checkpoint { velocity: vec![0.0; parameters.len()], parameters, ..Checkpoint::default() }
+        });
+        let ledger = Ledger::new(&settings, &from, last_seq);
         let layout = match settings.mode {
             Mode::Allreduce => {
                 let count = settings.parts.count();
@@ -138,7 +127,7 @@ impl Chief {
             leaving: BTreeSet::new(),
             lost: BTreeMap::new(),
             checkpoint_epoch: ledger.epochs(),
-            state: Some(State { version: ledger.step, parameters, velocity }),
+            state: Some(State { version: from.step, parameters: from.parameters, velocity: from.velocity }),
             ledger,
             validation: Validation::new(&settings),
             look: None,
@@ -252,16 +241,16 @@ impl Chief {
                     self.end(code, net);
                 }
             }
-            Message::Collected { step, attempt, tally, times } => match self.phase {
-                Phase::Stream(_) => self.answered(step, attempt, tally, &times, net, feed),
-                _ => self.collected(from, attempt, tally, &times, net, feed),
+            Message::Collected(collected) => match self.phase {
+                Phase::Stream(_) => self.answered(collected, net, feed),
+                _ => self.collected(from, collected, net, feed),
             },
-            Message::Shard { version, parameters, velocity } => {
+            Message::Shard(state) => {
                 let step = self.ledger.step;
                 if let Phase::Gather { parts, .. } = &mut self.phase
-                    && version == step
+                    && state.version == step
                 {
-                    parts.insert(from, (parameters, velocity));
+                    parts.insert(from, state);
                     self.gathered(net, feed);
                 }
             }
@@ -491,16 +480,15 @@ impl Chief {
             let unwanted = !self.desired.contains(&id.index) && joined <= self.revision;
             if id.is_worker() && id != self.me && !busy && (unwanted || self.leaving.contains(&id.index)) {
                 info!(worker = id.index, "leaves the job");
-                net.send(id, self.finish(exit::DONE));
+                net.send(id, Message::Finish(self.order(exit::DONE)));
                 self.ready.remove(&id);
                 self.loaded.remove(&id);
             }
         }
     }
 
-    fn finish(&self, code: u8) -> Message {
-        let checkpoint_step = self.checkpoint_step.unwrap_or(0);
-        Message::Finish { code, checkpoint_step, checkpoint_ms: self.checkpoint_ms }
+    fn order(&self, code: u8) -> FinalOrder {
+        FinalOrder { code, checkpoint_step: self.checkpoint_step.unwrap_or(0), checkpoint_ms: self.checkpoint_ms }
     }
 
     /// Orders all processes to end.
@@ -509,16 +497,16 @@ impl Chief {
             return;
         }
         self.phase = Phase::Done;
+        let order = self.order(code);
         let mut all: BTreeSet<Id> = self.ready.keys().copied().collect();
         all.extend(&self.servers);
         all.extend(self.desired.iter().map(|index| Id::worker(*index)));
         for id in all {
             if id != self.me && net.is_up(id) {
-                net.send(id, self.finish(code));
+                net.send(id, Message::Finish(order));
             }
         }
-        let checkpoint_step = self.checkpoint_step.unwrap_or(0);
-        self.verdict = Some(FinalOrder { code, checkpoint_step, checkpoint_ms: self.checkpoint_ms });
+        self.verdict = Some(order);
     }
 
     /// Sends reports to the feed and the log.

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use crate::{chunks::Portion, id::Id, parts::Parts, tally::Tally};
+use crate::{chunks::Portion, holder::State, id::Id, parts::Parts, tally::Tally};
 
 pub(super) enum Phase {
     /// Nothing can be done until a process joins or leaves.
@@ -18,7 +18,7 @@ pub(super) enum Phase {
     Gather {
         since: Instant,
         sources: Vec<Id>,
-        parts: BTreeMap<Id, (Vec<f32>, Vec<f32>)>,
+        parts: BTreeMap<Id, State>,
     },
     Done,
 }
@@ -94,11 +94,4 @@ pub(super) struct Look {
     pub(super) parts: BTreeMap<Id, Vec<f32>>,
     /// Accuracy of the same epoch on its training data.
     pub(super) training_accuracy: f64,
-}
-
-/// Parameters and optimiser state of the whole model at a step.
-pub(super) struct State {
-    pub(super) version: u64,
-    pub(super) parameters: Vec<f32>,
-    pub(super) velocity: Vec<f32>,
 }

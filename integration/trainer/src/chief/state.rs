@@ -4,11 +4,8 @@ use std::{collections::BTreeMap, path::Path, time::Instant};
 
 use tracing::warn;
 
-use super::{
-    Chief,
-    phase::{Phase, State},
-};
-use crate::{checkpoint::Checkpoint, exit, feed::Feed, id::Id, net::Net, wire::Message};
+use super::{Chief, phase::Phase};
+use crate::{checkpoint::Checkpoint, exit, feed::Feed, holder::State, id::Id, net::Net, wire::Message};
 
 impl Chief {
     /// Sends their parts to holders without parameters.
@@ -19,7 +16,7 @@ impl Chief {
             let place = server.unwrap_or_else(|| self.parts().of(id.index));
             let [parameters, velocity] =
                 [&state.parameters, &state.velocity].map(|whole| self.layout.take(place, whole));
-            net.send(*id, Message::Load { version: state.version, parameters, velocity });
+            net.send(*id, Message::Load(State { version: state.version, parameters, velocity }));
             self.loaded.insert(*id);
         }
     }
@@ -50,8 +47,8 @@ impl Chief {
         if !sources.iter().all(|id| parts.contains_key(id)) {
             return;
         }
-        let parameters = self.layout.join(sources.iter().map(|id| parts[id].0.as_slice()));
-        let velocity = self.layout.join(sources.iter().map(|id| parts[id].1.as_slice()));
+        let parameters = self.layout.join(sources.iter().map(|id| parts[id].parameters.as_slice()));
+        let velocity = self.layout.join(sources.iter().map(|id| parts[id].velocity.as_slice()));
         let (Some(parameters), Some(velocity)) = (parameters, velocity) else {
             warn!("the parts of the state don't fit together");
             return self.end(exit::ERROR, net);

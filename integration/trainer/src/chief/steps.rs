@@ -7,7 +7,14 @@ use super::{
     ledger::CompletedStep,
     phase::{Phase, Stepping},
 };
-use crate::{chunks::Portion, feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
+use crate::{
+    chunks::Portion,
+    feed::Feed,
+    id::Id,
+    net::Net,
+    tally::Tally,
+    wire::{Collected, Message},
+};
 
 impl Chief {
     /// Orders the next step, or repeats one after a failed attempt.
@@ -29,15 +36,8 @@ impl Chief {
     }
 
     /// A holder has all gradients of a step.
-    pub(super) fn collected(
-        &mut self,
-        from: Id,
-        attempt: u64,
-        tally: Tally,
-        times: &[(u32, f32)],
-        net: &mut Net,
-        feed: &Feed,
-    ) {
+    pub(super) fn collected(&mut self, from: Id, collected: Collected, net: &mut Net, feed: &Feed) {
+        let Collected { attempt, tally, times, .. } = collected;
         let Phase::Step(stepping) = &mut self.phase else { return };
         if stepping.attempt != attempt || !stepping.missing.remove(&from) {
             return;
@@ -49,7 +49,7 @@ impl Chief {
             stepping.tally.add(tally);
         }
         if ring || from == self.me {
-            stepping.times.extend_from_slice(times);
+            stepping.times.extend(times);
         }
         if !stepping.missing.is_empty() {
             return;

@@ -11,7 +11,13 @@ use super::{
     ledger::CompletedStep,
     phase::{Phase, Ticket, Tickets},
 };
-use crate::{feed::Feed, id::Id, net::Net, tally::Tally, wire::Message};
+use crate::{
+    feed::Feed,
+    id::Id,
+    net::Net,
+    tally::Tally,
+    wire::{Collected, Message},
+};
 
 impl Chief {
     /// Starts to assign batches.
@@ -53,15 +59,8 @@ impl Chief {
     }
 
     /// A worker's gradients are applied.
-    pub(super) fn answered(
-        &mut self,
-        step: u64,
-        attempt: u64,
-        tally: Tally,
-        times: &[(u32, f32)],
-        net: &mut Net,
-        feed: &Feed,
-    ) {
+    pub(super) fn answered(&mut self, collected: Collected, net: &mut Net, feed: &Feed) {
+        let Collected { step, attempt, tally, times } = collected;
         let shape = (self.workers().len() as u32, self.servers.len() as u32);
         let Phase::Stream(tickets) = &mut self.phase else { return };
         let Some((worker, _)) = times.first().copied() else { return };

@@ -28,49 +28,27 @@ pub struct Board {
     changed: Arc<watch::Sender<u64>>,
 }
 
+#[derive(Default)]
 struct Inner {
-    job: u64,
-    incarnation: u32,
-    revision: u32,
-    phase: AssignmentPhase,
-    grace_ms: i64,
+    /// Without peers.
+    assignment: Assignment,
     slots: BTreeMap<Id, String>,
-    work: Vec<Work>,
     addresses: BTreeMap<Id, (u64, String)>,
     serial: u64,
     reports: Vec<Progress>,
     last_seq: BTreeMap<Id, u64>,
-    repeated: u64,
     acknowledgements: Vec<AcknowledgeRequest>,
 }
 
 impl Board {
     /// A job in its first incarnation, with these slots on these (emulated) servers.
-    #[must_use]
     pub fn new(job: u64, slots: BTreeMap<Id, String>) -> Self {
-        let inner = Inner {
-            job,
-            incarnation: 0,
-            revision: 0,
-            phase: AssignmentPhase::Run,
-            grace_ms: 0,
-            slots,
-            work: Vec::new(),
-            addresses: BTreeMap::new(),
-            serial: 0,
-            reports: Vec::new(),
-            last_seq: BTreeMap::new(),
-            repeated: 0,
-            acknowledgements: Vec::new(),
-        };
+        let assignment = Assignment { job, phase: AssignmentPhase::Run.into(), ..Assignment::default() };
+        let inner = Inner { assignment, slots, ..Inner::default() };
         Self { inner: Arc::new(Mutex::new(inner)), changed: Arc::new(watch::Sender::new(0)) }
     }
 
     /// Serves the feed until the handle is aborted. Needs a Tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// The address isn't available.
     pub async fn serve(&self, address: SocketAddr) -> std::io::Result<(SocketAddr, JoinHandle<()>)> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
@@ -87,7 +65,7 @@ impl Board {
     /// Sets the slots of a new revision.
     pub fn revise(&self, slots: BTreeMap<Id, String>) {
         let mut inner = self.inner();
-        inner.revision += 1;
+        inner.assignment.revision += 1;
         inner.slots = slots;
         self.announce(inner);
     }
@@ -95,17 +73,17 @@ impl Board {
     /// Sets other work for the same slots in a new revision.
     pub fn direct(&self, work: Vec<Work>) {
         let mut inner = self.inner();
-        inner.revision += 1;
-        inner.work = work;
+        inner.assignment.revision += 1;
+        inner.assignment.work = work;
         self.announce(inner);
     }
 
     /// Starts a new incarnation with these slots. The processes of the old one save a checkpoint and end.
     pub fn restart(&self, slots: BTreeMap<Id, String>) {
         let mut inner = self.inner();
-        inner.incarnation += 1;
-        inner.revision = 0;
-        inner.phase = AssignmentPhase::Run;
+        inner.assignment.incarnation += 1;
+        inner.assignment.revision = 0;
+        inner.assignment.phase = AssignmentPhase::Run.into();
         inner.slots = slots;
         inner.addresses.clear();
         inner.last_seq.clear();
@@ -115,31 +93,22 @@ impl Board {
     /// Stops all processes, within a time in milliseconds.
     pub fn stop(&self, grace_ms: i64) {
         let mut inner = self.inner();
-        inner.phase = AssignmentPhase::Stop;
-        inner.grace_ms = grace_ms;
+        inner.assignment.phase = AssignmentPhase::Stop.into();
+        inner.assignment.grace_ms = grace_ms;
         self.announce(inner);
     }
 
     /// Address of a slot, while it watches.
-    #[must_use]
     pub fn address(&self, id: Id) -> Option<String> {
         self.inner().addresses.get(&id).map(|(_, address)| address.clone())
     }
 
     /// All progress so far, without repetitions.
-    #[must_use]
     pub fn reports(&self) -> Vec<Progress> {
         self.inner().reports.clone()
     }
 
-    /// Number of progress messages that were repeated although they had been answered.
-    #[must_use]
-    pub fn repeated(&self) -> u64 {
-        self.inner().repeated
-    }
-
     /// All acknowledgements so far.
-    #[must_use]
     pub fn acknowledgements(&self) -> Vec<AcknowledgeRequest> {
         self.inner().acknowledgements.clone()
     }
@@ -170,14 +139,9 @@ impl Board {
             address: inner.addresses.get(id).map(|(_, address)| address.clone()).unwrap_or_default(),
         };
         Assignment {
-            job: inner.job,
-            incarnation: inner.incarnation,
-            revision: inner.revision,
             peers: inner.slots.iter().map(peer).collect(),
-            phase: inner.phase.into(),
-            grace_ms: inner.grace_ms,
             last_seq: inner.last_seq.get(&to).copied().unwrap_or_default(),
-            work: inner.work.clone(),
+            ..inner.assignment.clone()
         }
     }
 }
@@ -209,7 +173,7 @@ impl Feed for Board {
         let mut inner = self.inner();
         inner.serial += 1;
         let registration = Registration { board: self.clone(), id, serial: inner.serial };
-        if request.incarnation == inner.incarnation {
+        if request.incarnation == inner.assignment.incarnation {
             let serial = inner.serial;
             inner.addresses.insert(id, (serial, request.address));
         }
@@ -232,14 +196,13 @@ impl Feed for Board {
         let request = request.into_inner();
         let id = Id { role: request.role().into(), index: request.index };
         let mut inner = self.inner();
-        if request.incarnation != inner.incarnation {
-            let reason = format!("incarnation is {} now", inner.incarnation);
+        if request.incarnation != inner.assignment.incarnation {
+            let reason = format!("incarnation is {} now", inner.assignment.incarnation);
             return Ok(Response::new(ReportReply { accepted: false, reason }));
         }
         let mut accepted = true;
         for progress in request.progress {
             if inner.last_seq.get(&id).is_some_and(|last| *last >= progress.seq) {
-                inner.repeated += 1;
                 accepted = false;
             } else {
                 inner.last_seq.insert(id, progress.seq);

@@ -14,7 +14,7 @@ use trainmaster_proto::v1::Progress;
 use super::board::Board;
 use crate::{
     args::Mode,
-    cli::{LocalArgs, TrainingArgs},
+    cli::LocalArgs,
     exit,
     id::{Id, Role},
     settings::Settings,
@@ -27,57 +27,42 @@ const STOP_GRACE_MS: i64 = 20_000;
 
 /// A job on this machine.
 #[derive(Clone, Debug)]
-pub struct LocalJob {
-    /// Number of workers.
-    pub workers: u32,
-    /// Number of parameter servers.
-    pub servers: u32,
-    /// Number of emulated machines on which the processes are placed in turn; 0: each on its own.
-    pub spread: u32,
-    /// The training.
-    pub training: TrainingArgs,
-    /// Folder of checkpoints.
-    pub checkpoint_dir: Option<PathBuf>,
-    /// Show the logs of the processes.
-    pub verbose: bool,
+pub(crate) struct LocalJob {
+    pub(crate) workers: u32,
+    pub(crate) servers: u32,
+    pub(crate) local: LocalArgs,
+    pub(crate) checkpoint_dir: Option<PathBuf>,
 }
 
 /// Results of a job.
 #[derive(Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     /// All its reports.
-    pub reports: Vec<Progress>,
+    pub(crate) reports: Vec<Progress>,
     /// The worst exit code of its processes; 1 for a signal.
-    pub code: u8,
+    pub(crate) code: u8,
     /// Whether it was interrupted (Ctrl-C).
-    pub interrupted: bool,
+    pub(crate) interrupted: bool,
 }
 
 impl LocalJob {
     /// A job of this shape.
-    ///
-    /// # Errors
-    ///
-    /// The shape doesn't fit the mode or the partitions, or flags are inconsistent.
-    pub fn new(workers: u32, servers: u32, local: &LocalArgs) -> Result<Self> {
-        let training = local.training.clone();
-        match training.job.mode {
+    pub(crate) fn new(workers: u32, servers: u32, local: &LocalArgs) -> Result<Self> {
+        match local.training.job.mode {
             Mode::Allreduce => {
                 ensure!(servers == 0, "--mode allreduce has no parameter servers; {servers} are asked for")
             }
             Mode::Sync | Mode::Async => ensure!(servers > 0, "--mode sync and async need at least 1 parameter server"),
         }
         // Checks what each process would refuse.
-        let TrainingArgs { job, model, device, pace } = &training;
-        Settings::new(job, model, device, pace, None)?.parts.check(workers as usize)?;
-        Ok(Self { workers, servers, spread: local.spread, training, checkpoint_dir: None, verbose: local.verbose })
+        Settings::new(&local.training, None)?.parts.check(workers as usize)?;
+        Ok(Self { workers, servers, local: local.clone(), checkpoint_dir: None })
     }
 
     /// The job's slots with their emulated machines.
-    #[must_use]
-    pub fn slots(&self) -> BTreeMap<Id, String> {
+    pub(crate) fn slots(&self) -> BTreeMap<Id, String> {
         let ids = (0..self.servers).map(Id::server).chain((0..self.workers).map(Id::worker));
-        let place = |id: Id| match (self.spread, id.role) {
+        let place = |id: Id| match (self.local.spread, id.role) {
             (0, Role::Server) => format!("machine-s{}", id.index),
             (0, Role::Worker) => format!("machine-w{}", id.index),
             (spread, _) => format!("machine-{}", id.index % spread),
@@ -87,11 +72,7 @@ impl LocalJob {
 
     /// Runs the job to its end. An interrupt (Ctrl-C) stops it with a checkpoint. `progress` is called for every
     /// report.
-    ///
-    /// # Errors
-    ///
-    /// A process can't be started.
-    pub async fn run(&self, mut progress: impl FnMut(&Progress)) -> Result<Ended> {
+    pub(crate) async fn run(&self, mut progress: impl FnMut(&Progress)) -> Result<Ended> {
         let slots = self.slots();
         let board = Board::new(1, slots.clone());
         let (feed, serving) = board.serve(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
@@ -141,16 +122,15 @@ impl LocalJob {
                 command.env_remove(name); // from another job
             }
         }
-        if !self.verbose {
+        if !self.local.verbose {
             command.env("RUST_LOG", "warn");
         }
-        let TrainingArgs { job, model, device, pace } = &self.training;
         command
             .arg(format!("--feed=http://{feed}"))
             .arg(format!("--orphan-grace-ms={ORPHAN_GRACE_MS}"))
             .args(["--job=1", if id.role == Role::Worker { "--role=worker" } else { "--role=server" }])
             .args([format!("--index={}", id.index), format!("--server={machine}")])
-            .args([job.flags(), model.flags(), device.flags(), pace.flags()].concat())
+            .args(self.local.training.flags())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .kill_on_drop(true)
@@ -164,8 +144,7 @@ impl LocalJob {
 }
 
 /// Steps per second over all steady steps of the reports. None if there are none.
-#[must_use]
-pub fn speed(reports: &[Progress]) -> Option<f64> {
+pub(crate) fn speed(reports: &[Progress]) -> Option<f64> {
     let steps: u32 = reports.iter().map(|progress| progress.steps).sum();
     let ms: f64 = reports.iter().map(|progress| progress.duration_ms).sum();
     (steps > 0 && ms > 0.0).then(|| f64::from(steps) * 1e3 / ms)

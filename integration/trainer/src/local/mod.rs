@@ -1,7 +1,7 @@
 //! Whole jobs on this machine without a scheduler: a small feed, and the job's processes.
 
 pub mod board;
-pub mod job;
+mod job;
 pub mod occupy;
 pub mod profile;
 pub mod run;

@@ -17,10 +17,6 @@ use crate::{cli::OccupyArgs, exit, turns::Turns};
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// Keeps devices busy until the standard input ends.
-///
-/// # Errors
-///
-/// The devices' turns can't be booked.
 pub fn run(args: &OccupyArgs) -> Result<u8> {
     let name = format!("occupied-{}", process::id());
     let folder = &args.device_dir;

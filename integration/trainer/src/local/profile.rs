@@ -10,17 +10,13 @@ use rand_chacha::{
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::job::{LocalJob, speed};
-use crate::{args::Mode, cli::ProfileArgs, device::Device, exit};
+use crate::{args::Mode, cli::ProfileArgs, exit};
 
 const DEFAULT_STEPS: u64 = 10;
 
 /// Measures, and writes the table.
-///
-/// # Errors
-///
-/// Flags are inconsistent, a run fails, or the table can't be written.
 pub async fn run(args: &ProfileArgs) -> Result<u8> {
-    let device = Device::from(&args.local.training.device);
+    let device = &args.local.training.device;
     ensure!(
         args.concurrent == 1 || device.is_emulated(),
         "--concurrent {} needs an emulated device (--device-…): real computations would disturb each other",
@@ -62,14 +58,15 @@ pub async fn run(args: &ProfileArgs) -> Result<u8> {
 /// The job for one pair: the requested number of steps after the warm-up, without an earlier end.
 fn job(args: &ProfileArgs, servers: u32, workers: u32) -> Result<LocalJob> {
     let mut job = LocalJob::new(workers, servers, &args.local)?;
+    let training = &mut job.local.training;
     // A step of an asynchronous job belongs to one worker, or one replica.
-    let each = if job.training.job.mode == Mode::Async { workers / job.training.job.partitions } else { 1 };
-    let pace = &mut job.training.pace;
+    let each = if training.job.mode == Mode::Async { workers / training.job.partitions } else { 1 };
+    let pace = &mut training.pace;
     let steps = if pace.max_steps == 0 { DEFAULT_STEPS } else { pace.max_steps };
     pace.max_steps = (steps + u64::from(args.warm_up)) * u64::from(each);
     pace.settle_steps = args.warm_up * each;
-    job.training.job.delta = 0.0;
-    job.training.job.max_epochs = u32::MAX;
+    training.job.delta = 0.0;
+    training.job.max_epochs = u32::MAX;
     Ok(job)
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use trainmaster_proto::v1::Progress;
 
 use super::job::{LocalJob, speed};
-use crate::{cli::RunArgs, device::Device};
+use crate::cli::RunArgs;
 
 /// Summary of the run.
 #[derive(Debug, Serialize)]
@@ -34,12 +34,8 @@ struct Summary {
 }
 
 /// Runs a job. Prints its progress to standard error and its summary to standard output.
-///
-/// # Errors
-///
-/// Flags are inconsistent, or a process can't be started.
 pub async fn run(args: &RunArgs) -> Result<u8> {
-    let device = Device::from(&args.local.training.device);
+    let device = &args.local.training.device;
     let label = device.label();
     let mut job = LocalJob::new(args.workers, args.servers, &args.local)?;
     job.checkpoint_dir.clone_from(&args.checkpoint_dir);

@@ -1,146 +1,94 @@
-//! One nonblocking TCP connection with its buffers.
+//! One connection to an identified peer.
 
 use std::{
-    io::{self, ErrorKind, Read, Write},
-    net::{SocketAddr, TcpStream},
-    time::{Duration, Instant},
+    io::ErrorKind,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
-use rustix::{
-    io::Errno,
-    net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt},
+use tokio::{
+    net::{TcpStream, tcp::OwnedWriteHalf},
+    runtime::Handle,
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    task::JoinHandle,
+    time::timeout,
 };
 
-use crate::{codec::Malformed, id::Id};
+use super::door::Door;
+use crate::id::Id;
 
-/// Maximum bytes that are read from one connection before the others.
-const GULP: usize = 1 << 18;
-
-#[derive(Debug)]
-pub(crate) enum State {
-    /// Connecting; the other side hasn't answered yet.
-    Connecting(Instant),
-    /// Connected; the other side hasn't identified itself.
-    Greeting(Instant),
-    Open(Id),
+pub(super) struct Link {
+    pub(super) peer: Id,
+    socket: Arc<Socket>,
+    frames: UnboundedSender<Vec<u8>>,
+    writer: JoinHandle<()>,
+    reader: JoinHandle<()>,
 }
 
-pub(crate) struct Link {
-    pub(crate) stream: TcpStream,
-    pub(crate) state: State,
-    /// The called peer. None for an incoming connection.
-    pub(crate) dialled: Option<Id>,
-    input: Vec<u8>,
-    output: Vec<u8>,
-    written: usize,
+struct Socket {
+    half: OwnedWriteHalf,
+    /// Number of frames that the writer still has.
+    behind: AtomicUsize,
 }
 
 impl Link {
-    pub(crate) fn accepted(stream: TcpStream, deadline: Instant) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        Self::new(stream, State::Greeting(deadline), None)
+    /// `key`: the connection's number in arrivals.
+    pub(super) fn new(io: &Handle, door: &Arc<Door>, key: u64, peer: Id, stream: TcpStream) -> Self {
+        let (reading, half) = stream.into_split();
+        let (frames, queue) = unbounded_channel();
+        let socket = Arc::new(Socket { half, behind: AtomicUsize::new(0) });
+        let writer = io.spawn(Arc::clone(&socket).write(queue));
+        let reader = io.spawn(Arc::clone(door).read(key, reading));
+        Self { peer, socket, frames, writer, reader }
     }
 
-    /// Starts to connect without waiting.
-    pub(crate) fn dial(to: Id, address: SocketAddr, deadline: Instant) -> io::Result<Self> {
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-        match connect(&socket, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => return Err(error.into()),
-        }
-        Self::new(TcpStream::from(socket), State::Connecting(deadline), Some(to))
-    }
-
-    fn new(stream: TcpStream, state: State, dialled: Option<Id>) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        // A machine that disappears sends no reset, so the kernel has to detect it.
-        sockopt::set_socket_keepalive(&stream, true)?;
-        sockopt::set_tcp_keepidle(&stream, Duration::from_secs(10))?;
-        sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(5))?;
-        sockopt::set_tcp_keepcnt(&stream, 4)?;
-        sockopt::set_tcp_user_timeout(&stream, 30_000)?;
-        Ok(Self { stream, state, dialled, input: Vec::new(), output: Vec::new(), written: 0 })
-    }
-
-    pub(crate) fn peer(&self) -> Option<Id> {
-        if let State::Open(id) = self.state { Some(id) } else { None }
-    }
-
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        match self.state {
-            State::Connecting(at) | State::Greeting(at) => Some(at),
-            State::Open(_) => None,
+    /// Sends a frame without waiting: what the socket takes here, which is the fastest, and the rest on the I/O thread.
+    pub(super) fn push(&self, frame: &[u8]) {
+        let idle = self.socket.behind.load(Ordering::Acquire) == 0;
+        let sent = if idle { self.socket.half.try_write(frame).unwrap_or(0) } else { 0 };
+        if sent < frame.len() {
+            self.socket.behind.fetch_add(1, Ordering::AcqRel);
+            let _ = self.frames.send(frame[sent..].to_vec()); // fails if the connection broke, which its reader reports
         }
     }
 
-    /// The result of connecting.
-    pub(crate) fn connected(&self) -> io::Result<()> {
-        Ok(sockopt::socket_error(&self.stream)??)
+    pub(super) fn abort(self) {
+        self.writer.abort();
+        self.reader.abort();
     }
+}
 
-    /// Reads the available bytes. False at the end of the stream.
-    pub(crate) fn fill(&mut self) -> io::Result<bool> {
-        let mut buffer = [0; 16 << 10];
-        let mut taken = 0;
-        while taken < GULP {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => return Ok(false),
-                Ok(count) => {
-                    self.input.extend_from_slice(&buffer[..count]);
-                    taken += count;
-                    if count < buffer.len() {
-                        break;
-                    }
+impl Socket {
+    async fn write(self: Arc<Self>, mut queue: UnboundedReceiver<Vec<u8>>) {
+        while let Some(frame) = queue.recv().await {
+            let mut rest = &frame[..];
+            while !rest.is_empty() && self.half.writable().await.is_ok() {
+                match self.half.try_write(rest) {
+                    Ok(sent) => rest = &rest[sent..],
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(_) => return,
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            }
+            self.behind.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Hangs up when everything is sent and, if requested, all peers have closed their connections. Waits at most for
+/// `limit`.
+pub(super) async fn hang_up(links: Vec<Link>, limit: Duration, for_peers: bool) {
+    // Without senders of frames, the writers end.
+    let tasks: Vec<_> = links.into_iter().map(|link| (link.writer, link.reader)).collect();
+    let all = async {
+        for (writer, reader) in tasks {
+            let _ = writer.await;
+            if for_peers {
+                let _ = reader.await;
             }
         }
-        Ok(true)
-    }
-
-    /// The next complete frame without its length.
-    pub(crate) fn frame(&mut self, limit: usize) -> Result<Option<Vec<u8>>, Malformed> {
-        let Some((head, rest)) = self.input.split_first_chunk::<4>() else {
-            return Ok(None);
-        };
-        let length = u32::from_le_bytes(*head) as usize;
-        if length > limit {
-            return Err(Malformed);
-        }
-        if rest.len() < length {
-            return Ok(None);
-        }
-        let frame = rest[..length].to_vec();
-        self.input.drain(..4 + length);
-        Ok(Some(frame))
-    }
-
-    /// Sends bytes, and buffers what can't be sent at once.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.output.extend_from_slice(bytes);
-        self.flush()
-    }
-
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        while self.pending() {
-            match self.stream.write(&self.output[self.written..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => self.written += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.output.clear();
-        self.written = 0;
-        Ok(())
-    }
-
-    pub(crate) fn pending(&self) -> bool {
-        self.written < self.output.len()
-    }
+    };
+    let _ = timeout(limit, all).await;
 }

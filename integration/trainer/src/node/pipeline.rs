@@ -10,48 +10,19 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    io,
     ops::Range,
+    rc::Rc,
     time::{Duration, Instant},
 };
 
+use super::role::Stuck;
 use crate::{
-    batch::Batches,
-    device::Device,
-    exit,
-    fixed::Diverged,
     id::Id,
     net::Net,
-    parts::Parts,
     settings::{MICRO_BATCHES, Settings},
     trainer::{Sums, Target, Trainer},
-    turns::Turns,
     wire::Message,
 };
-
-/// The reason why a partition, and therefore the job, can't continue.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Stuck {
-    #[error(transparent)]
-    Diverged(#[from] Diverged),
-    #[error("{from} sent {me} {values} values for micro-batch {number}, which doesn't wait for so many of it now")]
-    Misfit { me: Id, from: Id, number: u32, values: usize },
-    #[error("a device's turns can't be booked: {0}")]
-    NoTurn(#[from] io::Error),
-    #[error("{me} has had no connection to {neighbour}, which has the model's part next to its own, for {waited:?}")]
-    Apart { me: Id, neighbour: Id, waited: Duration },
-}
-
-impl Stuck {
-    /// Exit code of the job.
-    pub(super) fn code(&self) -> u8 {
-        match self {
-            Self::Diverged(_) => exit::DIVERGED,
-            Self::Misfit { .. } | Self::NoTurn(_) => exit::ERROR,
-            Self::Apart { .. } => exit::WORKER_LOST,
-        }
-    }
-}
 
 /// The work of an order.
 #[derive(Clone, Copy)]
@@ -89,42 +60,31 @@ type Early = BTreeMap<(u64, Id, u32), Vec<f32>>;
 
 pub(super) struct Pipeline {
     me: Id,
-    parts: Parts,
+    settings: Rc<Settings>,
     before: Option<Id>,
     after: Option<Id>,
-    batches: Batches,
-    device: Device,
-    turns: Turns,
     pub(super) trainer: Trainer,
-    /// Number of parameters of the whole model.
-    parameters: usize,
     work: Option<Work>,
     attempt: u64,
     early: Early,
     /// A disconnected neighbour, since when, and how long that may last.
     apart: Option<(Id, Instant, Duration)>,
-    patience: (Duration, Duration),
     met: bool,
 }
 
 impl Pipeline {
-    pub(super) fn new(settings: &Settings, me: Id) -> Self {
+    pub(super) fn new(settings: &Rc<Settings>, me: Id) -> Self {
         let (parts, part) = (settings.parts, settings.parts.of(me.index));
         Self {
             me,
-            parts,
+            settings: Rc::clone(settings),
             before: (part > 0).then(|| Id::worker(me.index - 1)),
             after: (!parts.closes(me.index)).then(|| Id::worker(me.index + 1)),
-            batches: settings.batches,
-            device: settings.device.clone(),
-            turns: settings.turns.clone(),
             trainer: Trainer::new(settings, part),
-            parameters: settings.network.parameters(),
             work: None,
             attempt: 0,
             early: Early::new(),
             apart: None,
-            patience: (settings.pace.start, settings.pace.replace),
             met: false,
         }
     }
@@ -141,7 +101,7 @@ impl Pipeline {
         self.apart = missing.map(|id| match self.apart {
             Some((before, since, patience)) if before == id => (id, since, patience),
             // A neighbour that was connected before is replaced soon or never. At first, processes take time to start.
-            _ => (id, Instant::now(), if self.met { self.patience.1 } else { self.patience.0 }),
+            _ => (id, Instant::now(), if self.met { self.settings.pace.replace } else { self.settings.pace.start }),
         });
         missing.is_none()
     }
@@ -154,7 +114,7 @@ impl Pipeline {
     /// Starts a replica's share of a step, with these parameters of the own partition.
     pub(super) fn begin(&mut self, order: ReplicaWork, parameters: Vec<f32>, net: &mut Net) -> Result<(), Stuck> {
         let ReplicaWork { step, attempt, place, connections } = order;
-        let shards = self.batches.share(step, place.0, place.1);
+        let shards = self.settings.batches.share(step, place.0, place.1);
         let (start, length) = (shards.start, shards.end - shards.start);
         let count = length.clamp(1, MICRO_BATCHES);
         let at = |number: u64| start + length * number / count;
@@ -167,7 +127,7 @@ impl Pipeline {
             parameters,
             micro_batches: (0..count).map(|number| (at(number)..at(number + 1), Stage::Awaited)).collect(),
             computed: VecDeque::new(),
-            busy: Instant::now() + self.device.connections(connections),
+            busy: Instant::now() + self.settings.device.connections(connections),
         });
         if self.before.is_none() {
             for number in 0..count as u32 {
@@ -181,7 +141,10 @@ impl Pipeline {
     /// Takes sums that were computed already since `since`, with the time of a computation here.
     pub(super) fn hold(&mut self, order: ReplicaWork, sums: Sums, since: Instant) -> Result<(), Stuck> {
         let ReplicaWork { step, attempt, connections, .. } = order;
-        let busy = self.turns.book(since, self.device.compute(self.me.index, sums.tally.examples, connections))?;
+        let busy = self
+            .settings
+            .turns
+            .book(since, self.settings.device.compute(self.me.index, sums.tally.examples, connections))?;
         let computed = VecDeque::from([(busy, None)]);
         let (parameters, micro_batches) = (Vec::new(), Vec::new());
         self.work = Some(Work { step, attempt, parameters, micro_batches, sums, computed, busy });
@@ -190,7 +153,7 @@ impl Pipeline {
 
     /// Books other computation time from now on. Returns when the device is through.
     pub(super) fn book(&self, time: Duration) -> Result<Instant, Stuck> {
-        Ok(self.turns.book(Instant::now(), time)?)
+        Ok(self.settings.turns.book(Instant::now(), time)?)
     }
 
     /// Receives a neighbour's values for a micro-batch: the outputs of the previous partition, or the derivatives from
@@ -223,7 +186,7 @@ impl Pipeline {
             Stage::Passed(_) if self.after == Some(from) => outputs,
             _ => return Err(misfit),
         };
-        if self.batches.examples_in(work.step, shards) * width as u64 != values.len() as u64 {
+        if self.settings.batches.examples_in(work.step, shards) * width as u64 != values.len() as u64 {
             return Err(misfit);
         }
         self.advance(number, Some(values), net)
@@ -235,11 +198,12 @@ impl Pipeline {
         let arrived = Instant::now();
         let Some(work) = &mut self.work else { return Ok(()) };
         let (step, attempt) = (work.step, work.attempt);
-        let steps = self.parts.count() as u32 * work.micro_batches.len() as u32;
+        let steps = self.settings.parts.count() as u32 * work.micro_batches.len() as u32;
         let (shards, stage) = &mut work.micro_batches[number as usize];
         let on = (step, shards.clone());
-        let forward = self.device.forward(self.me.index, self.batches.examples_in(step, shards));
-        let (forward, backward) = (forward / self.parts.count() as u32, self.device.backward(self.me.index) / steps);
+        let forward = self.settings.device.forward(self.me.index, self.settings.batches.examples_in(step, shards));
+        let (forward, backward) =
+            (forward / self.settings.parts.count() as u32, self.settings.device.backward(self.me.index) / steps);
         let trainer = &mut self.trainer;
         let back = |values| self.before.map(|id| (id, Message::Deltas { attempt, number, values }));
         let (time, message) = match (std::mem::replace(stage, Stage::Learnt), values, self.after) {
@@ -262,7 +226,7 @@ impl Pipeline {
             }
             (Stage::Passed(_), None, _) | (Stage::Learnt, ..) => return Ok(()),
         };
-        work.busy = self.turns.book(work.busy.max(arrived), time)?;
+        work.busy = self.settings.turns.book(work.busy.max(arrived), time)?;
         work.computed.push_back((work.busy, message));
         self.pass_on(net);
         Ok(())
@@ -276,7 +240,7 @@ impl Pipeline {
             if let Some((to, message)) = message {
                 let bytes = match &message {
                     Message::Activations { values, .. } | Message::Deltas { values, .. } => {
-                        self.device.bytes(values.len(), self.parameters)
+                        self.settings.device.bytes(values.len(), self.settings.network.parameters())
                     }
                     _ => 0,
                 };
@@ -312,7 +276,12 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, os::unix::net::UnixStream};
+    use std::{
+        net::TcpListener,
+        sync::{LazyLock, mpsc},
+    };
+
+    use tokio::runtime::Runtime;
 
     use super::*;
     use crate::{
@@ -322,16 +291,10 @@ mod tests {
 
     /// There are no peers, so messages are queued.
     fn net(me: Id) -> Net {
+        static IO: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (waker, _) = UnixStream::pair().unwrap();
-        Net::new(
-            Hello { protocol: PROTOCOL, job: 1, incarnation: 0, id: me, proof: [0; 32] },
-            listener,
-            waker,
-            None,
-            1 << 16,
-        )
-        .unwrap()
+        let hello = Hello { protocol: PROTOCOL, job: 1, incarnation: 0, id: me, proof: [0; 32] };
+        Net::new(hello, listener, IO.handle().clone(), mpsc::channel(), None, 1 << 16).unwrap()
     }
 
     fn order(settings: &Settings, attempt: u64) -> (ReplicaWork, Vec<f32>) {

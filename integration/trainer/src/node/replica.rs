@@ -5,12 +5,24 @@
 //! on and adds the one that arrives, so each has one complete chunk in the end. In the next w − 1 rounds the complete
 //! chunks go around.
 
-use std::{collections::BTreeMap, ops::Range, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    rc::Rc,
+    time::Instant,
+};
 
-use super::pipeline::{Pipeline, ReplicaWork, Stuck};
+use super::{
+    pipeline::{Pipeline, ReplicaWork},
+    role::{Node, Seat, Stuck},
+};
 use crate::{
-    batch::Batches, device::Device, exit, holder::Holder, id::Id, net::Net, parts::Parts, settings::Settings,
-    trainer::Sums, wire::Message,
+    holder::Holder,
+    id::Id,
+    net::Net,
+    settings::Settings,
+    trainer::Sums,
+    wire::{Collected, Message},
 };
 
 /// A step in progress.
@@ -37,14 +49,10 @@ enum Phase {
 }
 
 pub(crate) struct Replica {
-    me: Id,
-    chief: Id,
-    revision: u32,
+    seat: Seat,
     holder: Holder,
-    device: Device,
-    parts: Parts,
+    settings: Rc<Settings>,
     pipeline: Pipeline,
-    batches: Batches,
     ready: bool,
     ring: Option<Ring>,
     /// Chunks by (attempt, round). The previous worker may be ahead.
@@ -52,56 +60,16 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn new(settings: &Settings, me: Id, chief: Id, revision: u32) -> Self {
+    pub(crate) fn new(settings: &Rc<Settings>, seat: Seat) -> Self {
         Self {
-            me,
-            chief,
-            revision,
+            seat,
             holder: Holder::new(settings.learning_rate, settings.momentum),
-            device: settings.device.clone(),
-            parts: settings.parts,
-            pipeline: Pipeline::new(settings, me),
-            batches: settings.batches,
+            settings: Rc::clone(settings),
+            pipeline: Pipeline::new(settings, seat.me),
             ready: false,
             ring: None,
             chunks: BTreeMap::new(),
         }
-    }
-
-    /// The peers that it needs from the start.
-    pub(crate) fn wants(&self) -> impl Iterator<Item = Id> {
-        self.pipeline.neighbours().chain([self.chief])
-    }
-
-    /// A connection changed. The worker is ready if it is connected to the chief and to the neighbours in its pipeline.
-    pub(crate) fn changed(&mut self, net: &mut Net) {
-        let ready = self.pipeline.linked(net) && net.is_up(self.chief);
-        if ready == self.ready {
-            return;
-        }
-        self.ready = ready;
-        self.give_up();
-        if net.is_up(self.chief) {
-            let message = if ready { Message::Ready { revision: self.revision } } else { Message::Unready };
-            net.send(self.chief, message);
-        }
-    }
-
-    /// A neighbour's connection in the ring broke. Messages on their way are lost, so the attempt is void.
-    pub(crate) fn down(&mut self, peer: Id, net: &mut Net) {
-        self.changed(net);
-        let neighbour = |ring: &mut Ring| ring.workers.len() > 1 && <[Id; 2]>::from(ring.neighbours()).contains(&peer);
-        if let Some(ring) = self.ring.take_if(neighbour) {
-            net.send(self.chief, Message::Broken { attempt: ring.attempt });
-        }
-    }
-
-    pub(crate) fn due(&self) -> Option<Instant> {
-        let ring = self.ring.as_ref().and_then(|ring| match ring.phase {
-            Phase::Updating(at) => Some(at),
-            Phase::Computing | Phase::Round(_) => None,
-        });
-        [self.pipeline.due(), ring].into_iter().flatten().min()
     }
 
     fn give_up(&mut self) {
@@ -109,117 +77,130 @@ impl Replica {
         self.pipeline.abandon();
     }
 
-    fn stuck(&self, error: &Stuck, net: &mut Net) {
-        net.fail(self.chief, error.code(), error.to_string());
+    fn step(&mut self, step: u64, attempt: u64, mut workers: Vec<u32>, net: &mut Net) -> Result<(), Stuck> {
+        self.give_up();
+        let me = self.seat.me;
+        workers.retain(|worker| self.settings.parts.of(*worker) == self.settings.parts.of(me.index));
+        self.chunks.retain(|(of, _), _| *of >= attempt);
+        let Some(place) = workers.iter().position(|worker| *worker == me.index) else { return Ok(()) };
+        self.seat.reach(&mut self.holder, step)?;
+        let connections = if workers.len() > 1 { workers.len() } else { 0 };
+        let order = ReplicaWork { step, attempt, place: (place, workers.len()), connections };
+        let (sums, phase) = (Sums::default(), Phase::Computing);
+        let ring = Ring { step, attempt, workers, place, sums, started: Instant::now(), compute_ms: 0.0, phase };
+        let (before, after) = ring.neighbours();
+        [before, after].into_iter().filter(|neighbour| *neighbour != me).for_each(|neighbour| net.want(neighbour));
+        self.ring = Some(ring);
+        self.pipeline.begin(order, self.holder.state.parameters.clone(), net)
     }
 
-    pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
-        match message {
-            Message::Load { version, parameters, velocity } => {
-                self.give_up();
-                self.holder.load(version, parameters, velocity);
+    /// Continues while the next chunk is there.
+    fn turn(&mut self, net: &mut Net) -> Result<(), Stuck> {
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        let rounds = 2 * (ring.workers.len() as u32 - 1);
+        while let Phase::Round(round) = ring.phase {
+            if round == rounds {
+                ring.phase =
+                    Phase::Updating(self.pipeline.book(self.settings.device.apply(self.settings.parts.count()))?);
+                return Ok(());
             }
-            Message::Gather { version } => self.answer(version, Holder::shard, net),
-            Message::Show { version } => self.answer(version, Holder::shown, net),
-            Message::Step { step, attempt, workers, .. } => self.step(step, attempt, workers, net),
-            Message::Chunk { attempt, round, sums } => {
-                self.chunks.insert((attempt, round), sums);
-                self.turn(net);
+            let Some(chunk) = self.chunks.remove(&(ring.attempt, round)) else { return Ok(()) };
+            if !ring.take_in(round, &chunk) {
+                let reason = format!("{} got a chunk of {} sums in round {round}", self.seat.me, chunk.len());
+                return Err(Stuck::Other(reason));
             }
-            Message::Activations { attempt, number, values } | Message::Deltas { attempt, number, values } => {
-                if let Err(error) = self.pipeline.receive(from, attempt, number, values, net) {
-                    self.stuck(&error, net);
-                }
+            ring.phase = Phase::Round(round + 1);
+            if round + 1 < rounds {
+                ring.pass_on(round + 1, &self.settings, net);
             }
-            other => net.fail(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me)),
+        }
+        Ok(())
+    }
+}
+
+impl Node for Replica {
+    fn wants(&self) -> BTreeSet<Id> {
+        self.pipeline.neighbours().chain([self.seat.chief]).collect()
+    }
+
+    /// The worker is ready if it is connected to the chief and to the neighbours in its pipeline.
+    fn up(&mut self, _peer: Id, net: &mut Net) {
+        let ready = self.pipeline.linked(net) && net.is_up(self.seat.chief);
+        if ready != self.ready {
+            self.ready = ready;
+            self.give_up();
+            self.seat.tell_ready(ready, net);
         }
     }
 
-    pub(crate) fn tick(&mut self, net: &mut Net) {
-        let computed = match self.pipeline.tick(net) {
-            Ok(computed) => computed,
-            Err(error) => return self.stuck(&error, net),
-        };
+    /// If a neighbour's connection in the ring breaks, messages on their way are lost, so the attempt is void.
+    fn down(&mut self, peer: Id, net: &mut Net) {
+        self.up(peer, net);
+        let neighbour = |ring: &mut Ring| ring.workers.len() > 1 && <[Id; 2]>::from(ring.neighbours()).contains(&peer);
+        if let Some(ring) = self.ring.take_if(neighbour) {
+            net.send(self.seat.chief, Message::Broken { attempt: ring.attempt });
+        }
+    }
+
+    fn message(&mut self, from: Id, message: Message, net: &mut Net) -> Result<(), Stuck> {
+        match message {
+            Message::Load(state) => {
+                self.give_up();
+                self.holder.load(state);
+                Ok(())
+            }
+            Message::Gather { version } => {
+                self.give_up();
+                self.seat.answer(&mut self.holder, version, Holder::shard, net)
+            }
+            Message::Show { version } => {
+                self.give_up();
+                self.seat.answer(&mut self.holder, version, Holder::shown, net)
+            }
+            Message::Step { step, attempt, workers, .. } => self.step(step, attempt, workers, net),
+            Message::Chunk { attempt, round, sums } => {
+                self.chunks.insert((attempt, round), sums);
+                self.turn(net)
+            }
+            Message::Activations { attempt, number, values } | Message::Deltas { attempt, number, values } => {
+                self.pipeline.receive(from, attempt, number, values, net)
+            }
+            other => Err(self.seat.unexpected(from, &other)),
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let ring = self.ring.as_ref().and_then(|ring| match ring.phase {
+            Phase::Updating(at) => Some(at),
+            Phase::Computing | Phase::Round(_) => None,
+        });
+        [self.pipeline.due(), ring].into_iter().flatten().min()
+    }
+
+    fn tick(&mut self, net: &mut Net) -> Result<(), Stuck> {
+        let computed = self.pipeline.tick(net)?;
         let now = Instant::now();
-        let Some(ring) = &mut self.ring else { return };
+        let Some(ring) = &mut self.ring else { return Ok(()) };
         match (ring.phase, computed) {
             (Phase::Computing, Some(sums)) => {
                 ring.sums = sums;
                 ring.compute_ms = (now - ring.started).as_secs_f32() * 1e3;
                 ring.phase = Phase::Round(0);
                 if ring.workers.len() > 1 {
-                    ring.pass_on(0, self.parts, &self.device, net);
+                    ring.pass_on(0, &self.settings, net);
                 }
-                self.turn(net);
+                self.turn(net)?;
             }
             (Phase::Updating(done), _) if done <= now => {
                 if let Some(Ring { step, attempt, sums: Sums { values, tally }, compute_ms, .. }) = self.ring.take() {
-                    self.holder.collect(values, self.batches.length(step));
-                    let times = vec![(self.me.index, compute_ms)];
-                    net.send(self.chief, Message::Collected { step, attempt, tally, times });
+                    self.holder.collect(values, self.settings.batches.length(step));
+                    let times = vec![(self.seat.me.index, compute_ms)];
+                    net.send(self.seat.chief, Message::Collected(Collected { step, attempt, tally, times }));
                 }
             }
             _ => {}
         }
-    }
-
-    /// Answers the chief's request for this version.
-    fn answer(&mut self, version: u64, answer: fn(&Holder, u64) -> Message, net: &mut Net) {
-        self.give_up();
-        if !self.holder.reach(version) {
-            let reason = format!("{} is at step {} and can't get to {version}", self.me, self.holder.version);
-            return net.fail(self.chief, exit::ERROR, reason);
-        }
-        net.send(self.chief, answer(&self.holder, version));
-    }
-
-    fn step(&mut self, step: u64, attempt: u64, mut workers: Vec<u32>, net: &mut Net) {
-        self.give_up();
-        workers.retain(|worker| self.parts.of(*worker) == self.parts.of(self.me.index));
-        self.chunks.retain(|(of, _), _| *of >= attempt);
-        let Some(place) = workers.iter().position(|worker| *worker == self.me.index) else { return };
-        if !self.holder.reach(step) {
-            let reason = format!("{} is at step {} and can't train step {step}", self.me, self.holder.version);
-            return net.fail(self.chief, exit::ERROR, reason);
-        }
-        let connections = if workers.len() > 1 { workers.len() } else { 0 };
-        let order = ReplicaWork { step, attempt, place: (place, workers.len()), connections };
-        let (sums, phase) = (Sums::default(), Phase::Computing);
-        let ring = Ring { step, attempt, workers, place, sums, started: Instant::now(), compute_ms: 0.0, phase };
-        let (before, after) = ring.neighbours();
-        for neighbour in [before, after] {
-            if neighbour != self.me {
-                net.want(neighbour);
-            }
-        }
-        self.ring = Some(ring);
-        if let Err(error) = self.pipeline.begin(order, self.holder.parameters.clone(), net) {
-            self.stuck(&error, net);
-        }
-    }
-
-    /// Continues while the next chunk is there.
-    fn turn(&mut self, net: &mut Net) {
-        let Some(ring) = &mut self.ring else { return };
-        let rounds = 2 * (ring.workers.len() as u32 - 1);
-        while let Phase::Round(round) = ring.phase {
-            if round == rounds {
-                match self.pipeline.book(self.device.apply(self.parts.count())) {
-                    Ok(done) => ring.phase = Phase::Updating(done),
-                    Err(error) => self.stuck(&error, net),
-                }
-                return;
-            }
-            let Some(chunk) = self.chunks.remove(&(ring.attempt, round)) else { return };
-            if !ring.take_in(round, &chunk) {
-                let reason = format!("{} got a chunk of {} sums in round {round}", self.me, chunk.len());
-                return net.fail(self.chief, exit::ERROR, reason);
-            }
-            ring.phase = Phase::Round(round + 1);
-            if round + 1 < rounds {
-                ring.pass_on(round + 1, self.parts, &self.device, net);
-            }
-        }
+        Ok(())
     }
 }
 
@@ -238,10 +219,11 @@ impl Ring {
         number * length / count..(number + 1) * length / count
     }
 
-    fn pass_on(&self, round: u32, parts: Parts, device: &Device, net: &mut Net) {
+    fn pass_on(&self, round: u32, settings: &Settings, net: &mut Net) {
         let sums = self.sums.values[self.chunk(self.place, round)].to_vec();
         let message = Message::Chunk { attempt: self.attempt, round, sums };
-        net.transfer(self.neighbours().1, message, device.part_bytes(self.workers.len() * parts.count()));
+        let bytes = settings.device.part_bytes(self.workers.len() * settings.parts.count());
+        net.transfer(self.neighbours().1, message, bytes);
     }
 
     fn take_in(&mut self, round: u32, chunk: &[i64]) -> bool {

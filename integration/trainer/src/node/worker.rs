@@ -1,18 +1,22 @@
 //! A worker with parameter servers. It receives the model, or its partition of it, computes its share, and sends the
 //! gradients back.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    time::Instant,
+};
 
-use super::pipeline::{Pipeline, ReplicaWork, Stuck};
+use super::{
+    pipeline::{Pipeline, ReplicaWork},
+    role::{Node, Seat, Stuck},
+};
 use crate::{
     args::Mode,
     chunks::{Orders, Portion},
-    device::Device,
-    exit,
     id::Id,
     layout::Layout,
     net::Net,
-    parts::Parts,
     settings::Settings,
     store::Store,
     tally::Tally,
@@ -31,15 +35,11 @@ struct Task {
 }
 
 pub(crate) struct Worker {
-    me: Id,
-    chief: Id,
-    revision: u32,
-    mode: Mode,
+    seat: Seat,
+    settings: Rc<Settings>,
     servers: Vec<Id>,
-    parts: Parts,
     /// Layout of the parameters that are trained here.
     layout: Layout,
-    device: Device,
     pipeline: Pipeline,
     /// The own data chunks, if they are scheduled one by one.
     store: Option<Store>,
@@ -56,25 +56,19 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(
-        settings: &Settings,
-        me: Id,
-        chief: Id,
-        revision: u32,
+        settings: &Rc<Settings>,
+        seat: Seat,
         servers: Vec<Id>,
         layout: &Layout,
         store: Option<Store>,
     ) -> Self {
         let parts = settings.parts;
         Self {
-            me,
-            chief,
-            revision,
-            mode: settings.mode,
+            seat,
+            settings: Rc::clone(settings),
             servers,
-            parts,
-            layout: layout.within(&settings.network.range(parts.of(me.index), parts.count())),
-            device: settings.device.clone(),
-            pipeline: Pipeline::new(settings, me),
+            layout: layout.within(&settings.network.range(parts.of(seat.me.index), parts.count())),
+            pipeline: Pipeline::new(settings, seat.me),
             store,
             rested: false,
             ready: false,
@@ -84,13 +78,19 @@ impl Worker {
         }
     }
 
-    /// The peers that it needs.
-    pub(crate) fn wants(&self) -> impl Iterator<Item = Id> {
-        self.servers.iter().copied().chain(self.pipeline.neighbours())
+    fn receive(&mut self, net: &mut Net) -> Result<(), Stuck> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let Seat { me, chief, .. } = self.seat;
+        let chunks = store.arrived().map_err(|error| Stuck::Other(format!("{me} can't store a chunk: {error}")))?;
+        // Otherwise the chief receives all of them when this worker is ready.
+        if self.ready && net.is_up(chief) {
+            chunks.into_iter().for_each(|chunk| net.send(chief, Message::Stored { chunk }));
+        }
+        Ok(())
     }
 
     /// A connection changed. The worker is ready if it is connected to all servers and to its neighbours.
-    pub(crate) fn changed(&mut self, net: &mut Net) {
+    fn changed(&mut self, net: &mut Net) {
         let linked = self.pipeline.linked(net);
         let ready = linked && self.servers.iter().all(|server| net.is_up(*server));
         if ready == self.ready {
@@ -99,92 +99,20 @@ impl Worker {
         self.ready = ready;
         self.give_up();
         self.given.clear();
-        if net.is_up(self.chief) {
-            let message = if ready { Message::Ready { revision: self.revision } } else { Message::Unready };
-            net.send(self.chief, message);
-            let held = self.store.iter().filter(|_| ready).flat_map(Store::held);
-            held.for_each(|chunk| net.send(self.chief, Message::Stored { chunk }));
+        self.seat.tell_ready(ready, net);
+        // The chief is one of the servers.
+        if ready {
+            let held = self.store.iter().flat_map(Store::held);
+            held.for_each(|chunk| net.send(self.seat.chief, Message::Stored { chunk }));
         }
-        if ready && self.mode == Mode::Async {
-            self.servers.iter().for_each(|server| net.send(*server, Message::Pull));
-        }
-    }
-
-    /// Sets this worker's chunks in a revision. Their data are sent here once.
-    pub(crate) fn direct(&mut self, orders: &Orders, net: &mut Net) {
-        if let (Some(store), Some(chunks)) = (&mut self.store, orders.sent.get(&self.me.index)) {
-            store.expect(chunks);
-            self.receive(net);
-        }
-        let held = |chunk: &u32| self.store.iter().flat_map(Store::held).any(|held| held == *chunk);
-        self.rested |= !orders.running.get(&self.me.index).is_some_and(held);
-    }
-
-    fn receive(&mut self, net: &mut Net) {
-        match self.store.as_mut().map_or(Ok(Vec::new()), Store::arrived) {
-            Ok(chunks) if self.ready && net.is_up(self.chief) => {
-                chunks.into_iter().for_each(|chunk| net.send(self.chief, Message::Stored { chunk }));
-            }
-            Ok(_) => {} // the chief receives all of them when this worker is ready
-            Err(error) => net.fail(self.chief, exit::ERROR, format!("{} can't store a chunk: {error}", self.me)),
+        if ready && self.settings.mode == Mode::Async {
+            self.pull(net);
         }
     }
 
-    pub(crate) fn due(&self) -> Option<Instant> {
-        [self.pipeline.due(), self.store.as_ref().and_then(Store::due)].into_iter().flatten().min()
-    }
-
-    pub(crate) fn message(&mut self, from: Id, message: Message, net: &mut Net) {
-        match message {
-            Message::Step { step, attempt, workers, portions, .. } => {
-                self.give_up();
-                let position = workers.iter().position(|worker| *worker == self.me.index);
-                self.task = position.map(|position| {
-                    let (replica, replicas) = (position / self.parts.count(), workers.len() / self.parts.count());
-                    let order =
-                        ReplicaWork { step, attempt, place: (replica, replicas), connections: self.servers.len() };
-                    Task { order, portion: portions.get(position).copied(), fresh: false }
-                });
-            }
-            Message::Ticket { step, attempt, portion } => {
-                // The parameters for an abandoned batch are used already.
-                let fresh = std::mem::take(&mut self.rested) | self.give_up();
-                if fresh {
-                    self.given.clear();
-                    self.servers.iter().for_each(|server| net.send(*server, Message::Pull));
-                }
-                let order = ReplicaWork { step, attempt, place: (0, 1), connections: self.servers.len() };
-                self.task = Some(Task { order, portion, fresh });
-            }
-            Message::Params { attempt, values } => {
-                self.given.insert(from, (attempt, values));
-            }
-            Message::Activations { attempt, number, values } | Message::Deltas { attempt, number, values } => {
-                let received = self.pipeline.receive(from, attempt, number, values, net);
-                return self.stuck(received, net);
-            }
-            other => net.fail(self.chief, exit::ERROR, format!("{} can't deal with {other:?} from {from}", self.me)),
-        }
-        self.compute(net);
-    }
-
-    pub(crate) fn tick(&mut self, net: &mut Net) {
-        self.receive(net);
-        let sums = match self.pipeline.tick(net) {
-            Ok(Some(sums)) => sums,
-            Ok(None) => return,
-            Err(error) => return self.stuck(Err(error), net),
-        };
-        let Some(order) = self.running.take() else { return };
-        let Sums { values, tally } = sums;
-        let bytes = self.device.part_bytes(self.servers.len() * self.parts.count());
-        for (position, server) in self.servers.iter().enumerate() {
-            // The chief counts each example once, so only its tally has the loss.
-            let tally = if *server == self.chief { tally } else { Tally { loss: 0, correct: 0, ..tally } };
-            let sums = self.layout.take(position, &values);
-            let message = Message::Grad { step: order.step, attempt: order.attempt, tally, sums };
-            net.transfer(*server, message, bytes);
-        }
+    /// Requests the parameters of all servers.
+    fn pull(&self, net: &mut Net) {
+        self.servers.iter().for_each(|server| net.send(*server, Message::Pull));
     }
 
     /// Abandons the work in progress. Returns whether there was any.
@@ -193,45 +121,107 @@ impl Worker {
         self.running.take().is_some() | self.task.take().is_some()
     }
 
-    fn stuck(&self, result: Result<(), Stuck>, net: &mut Net) {
-        if let Err(error) = result {
-            net.fail(self.chief, error.code(), error.to_string());
-        }
-    }
-
     /// Computes once the order and all parameters are there.
-    fn compute(&mut self, net: &mut Net) {
-        let Some(task) = self.task else { return };
-        let fits = |(attempt, _): &(u64, Vec<f32>)| match self.mode {
+    fn compute(&mut self, net: &mut Net) -> Result<(), Stuck> {
+        let Some(task) = self.task else { return Ok(()) };
+        let fits = |(attempt, _): &(u64, Vec<f32>)| match self.settings.mode {
             Mode::Async => !task.fresh || *attempt == ASKED,
             _ => *attempt == task.order.attempt,
         };
         if !self.servers.iter().all(|server| self.given.get(server).is_some_and(fits)) {
-            return;
+            return Ok(());
         }
         let mut parameters = vec![0.0; self.layout.parameters()];
         for (position, server) in self.servers.iter().enumerate() {
             let part = self.given.remove(server).map(|(_, part)| part).unwrap_or_default();
             if !self.layout.put(position, &part, &mut parameters) {
-                let reason = format!("{server} sent {} parameters to {}", part.len(), self.me);
-                return net.fail(self.chief, exit::ERROR, reason);
+                let reason = format!("{server} sent {} parameters to {}", part.len(), self.seat.me);
+                return Err(Stuck::Other(reason));
             }
         }
         (self.task, self.running) = (None, Some(task.order));
-        let Some(portion) = task.portion else {
-            let begun = self.pipeline.begin(task.order, parameters, net);
-            return self.stuck(begun, net);
-        };
-        let Some(store) = &mut self.store else { return };
+        let Some(portion) = task.portion else { return self.pipeline.begin(task.order, parameters, net) };
+        let Some(store) = &mut self.store else { return Ok(()) };
         let since = Instant::now();
-        let sums = match store.examples(portion) {
-            Ok(examples) => self.pipeline.trainer.chunk_sums(&parameters, examples).map_err(Stuck::from),
-            Err(error) => {
-                let reason = format!("{} can't read chunk {}: {error}", self.me, portion.chunk);
-                return net.fail(self.chief, exit::ERROR, reason);
+        let unread = |error| Stuck::Other(format!("{} can't read chunk {}: {error}", self.seat.me, portion.chunk));
+        let examples = store.examples(portion).map_err(unread)?;
+        let sums = self.pipeline.trainer.chunk_sums(&parameters, examples)?;
+        self.pipeline.hold(task.order, sums, since)
+    }
+}
+
+impl Node for Worker {
+    fn wants(&self) -> BTreeSet<Id> {
+        self.servers.iter().copied().chain(self.pipeline.neighbours()).collect()
+    }
+
+    /// The data of this worker's chunks are sent here once.
+    fn direct(&mut self, orders: &Orders, net: &mut Net) -> Result<(), Stuck> {
+        let me = self.seat.me.index;
+        let mut received = Ok(());
+        if let (Some(store), Some(chunks)) = (&mut self.store, orders.sent.get(&me)) {
+            store.expect(chunks);
+            received = self.receive(net);
+        }
+        let held = |chunk: &u32| self.store.iter().flat_map(Store::held).any(|held| held == *chunk);
+        self.rested |= !orders.running.get(&me).is_some_and(held);
+        received
+    }
+
+    fn up(&mut self, _peer: Id, net: &mut Net) {
+        self.changed(net);
+    }
+
+    fn down(&mut self, _peer: Id, net: &mut Net) {
+        self.changed(net);
+    }
+
+    fn message(&mut self, from: Id, message: Message, net: &mut Net) -> Result<(), Stuck> {
+        let connections = self.servers.len();
+        match message {
+            Message::Step { step, attempt, workers, portions, .. } => {
+                self.give_up();
+                let position = workers.iter().position(|worker| *worker == self.seat.me.index);
+                self.task = position.map(|position| {
+                    let place = (position / self.settings.parts.count(), workers.len() / self.settings.parts.count());
+                    let order = ReplicaWork { step, attempt, place, connections };
+                    Task { order, portion: portions.get(position).copied(), fresh: false }
+                });
             }
-        };
-        let held = sums.and_then(|sums| self.pipeline.hold(task.order, sums, since));
-        self.stuck(held, net);
+            Message::Ticket { step, attempt, portion } => {
+                // The parameters for an abandoned batch are used already.
+                let fresh = std::mem::take(&mut self.rested) | self.give_up();
+                if fresh {
+                    self.given.clear();
+                    self.pull(net);
+                }
+                let order = ReplicaWork { step, attempt, place: (0, 1), connections };
+                self.task = Some(Task { order, portion, fresh });
+            }
+            Message::Params { attempt, values } => _ = self.given.insert(from, (attempt, values)),
+            Message::Activations { attempt, number, values } | Message::Deltas { attempt, number, values } => {
+                return self.pipeline.receive(from, attempt, number, values, net);
+            }
+            other => return Err(self.seat.unexpected(from, &other)),
+        }
+        self.compute(net)
+    }
+
+    fn due(&self) -> Option<Instant> {
+        [self.pipeline.due(), self.store.as_ref().and_then(Store::due)].into_iter().flatten().min()
+    }
+
+    fn tick(&mut self, net: &mut Net) -> Result<(), Stuck> {
+        self.receive(net)?;
+        let Some(Sums { values, tally }) = self.pipeline.tick(net)? else { return Ok(()) };
+        let Some(ReplicaWork { step, attempt, .. }) = self.running.take() else { return Ok(()) };
+        let bytes = self.settings.device.part_bytes(self.servers.len() * self.settings.parts.count());
+        for (position, server) in self.servers.iter().enumerate() {
+            // The chief counts each example once, so only its tally has the loss.
+            let tally = if *server == self.seat.chief { tally } else { Tally { loss: 0, correct: 0, ..tally } };
+            let sums = self.layout.take(position, &values);
+            net.transfer(*server, Message::Grad { step, attempt, tally, sums }, bytes);
+        }
+        Ok(())
     }
 }

@@ -207,7 +207,7 @@ pub(crate) fn command() -> Command {
 pub(crate) fn checkpoint(folder: &Path, flags: &[String]) -> Checkpoint {
     let flags = [&["test".to_owned()], flags].concat();
     let Cli { training, .. } = clap::Parser::parse_from(flags);
-    let settings = Settings::new(&training.job, &training.model, &training.device, &training.pace, None).unwrap();
+    let settings = Settings::new(&training, None).unwrap();
     Checkpoint::read(folder, &settings.fingerprint()).unwrap().expect("a checkpoint")
 }
 
