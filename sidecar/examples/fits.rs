@@ -4,6 +4,7 @@
 //! this machine, without emulation.
 
 use std::{
+    collections::BTreeMap,
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
@@ -188,43 +189,59 @@ fn losses(tools: &Tools, data: &Path, scratch: &Path) -> Result<()> {
          converges, first half |\n\
          |---|---|---|---|---|---|---|---|"
     );
-    let (mut finals, mut ends) = (Vec::new(), Vec::new());
+    let file = scratch.join("curve.csv");
+    let path = file.to_str().context("a path in UTF-8")?;
+    let args = ["loss", "--csv", path, "--delta", "0.002", "--patience", "3"];
+    let mut means: BTreeMap<(&str, bool), (Vec<f64>, Vec<f64>)> = BTreeMap::new();
     for curve in &curves {
-        let file = scratch.join("curve.csv");
         let mut table = format!("{},loss\n", curve.unit);
         for (at, loss) in &curve.rows {
             writeln!(table, "{at},{loss}")?;
         }
         fs::write(&file, table)?;
-        let path = file.to_str().context("a path in UTF-8")?;
-        let args = ["loss", "--csv", path, "--delta", "0.002", "--patience", "3"];
         let all = tools.fit(&args)?;
-        let half = tools.fit(&[&args[..], &["--until", "0.5"]].concat())?;
-        let last = number(&half, "predicted_final")? / number(&half, "actual_final")? - 1.0;
-        finals.push(last.abs());
-        let end = converged(&curve.rows).filter(|(row, _)| *row >= curve.rows.len() / 2);
-        let end = end.and_then(|(_, at)| Some(half["converges_at"].as_f64()? / at - 1.0));
-        ends.extend(end.map(f64::abs));
-        println!(
-            "| {} | {} | {} | {:.4} | {} | {:.4} | {:+.1} % | {} |",
-            curve.name,
-            curve.rows.len(),
-            all["family"].as_str().unwrap_or("-"),
-            number(&all, "rmse")?,
-            half["family"].as_str().unwrap_or("-"),
-            number(&half, "rmse")?,
-            last * 100.0,
-            end.map_or_else(|| "-".into(), |error| format!("{:+.0} %", error * 100.0)),
-        );
+        for (part, paper) in PARTS.into_iter().flat_map(|part| [(part, false), (part, true)]) {
+            let flags: &[&str] = if paper { &["--until", part, "--paper"] } else { &["--until", part] };
+            let fit = tools.fit(&[&args[..], flags].concat())?;
+            let last = number(&fit, "predicted_final")? / number(&fit, "actual_final")? - 1.0;
+            let seen = part.parse::<f64>()? * curve.rows.len() as f64;
+            let end = converged(&curve.rows).filter(|(row, _)| *row as f64 >= seen);
+            let end = end.and_then(|(_, at)| Some(fit["converges_at"].as_f64()? / at - 1.0));
+            let (finals, ends) = means.entry((part, paper)).or_default();
+            finals.push(last.abs());
+            ends.extend(end.map(f64::abs));
+            if (part, paper) == ("0.5", false) {
+                println!(
+                    "| {} | {} | {} | {:.4} | {} | {:.4} | {:+.1} % | {} |",
+                    curve.name,
+                    curve.rows.len(),
+                    all["family"].as_str().unwrap_or("-"),
+                    number(&all, "rmse")?,
+                    fit["family"].as_str().unwrap_or("-"),
+                    number(&fit, "rmse")?,
+                    last * 100.0,
+                    end.map_or_else(|| "-".into(), |error| format!("{:+.0} %", error * 100.0)),
+                );
+            }
+        }
     }
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     println!(
-        "\nMean over the curves: final loss {} off, point of convergence {} off ({} curves).",
-        percent(mean(&finals)),
-        percent(mean(&ends)),
-        ends.len()
+        "\nMeans over all curves, by the part of each that was fitted. *Paper* is Eq. 1 alone, without this project's \
+         additions.\n\n| part | fit | final loss off | convergence off | curves that converge later |\n|---|---|---|---|---|"
     );
+    for ((part, paper), (finals, ends)) in &means {
+        let fit = if *paper { "paper" } else { "ours" };
+        let off = if ends.is_empty() { "-".into() } else { percent(mean(ends)) };
+        println!("| {part} | {fit} | {} | {off} | {} |", percent(mean(finals)), ends.len());
+    }
     Ok(())
+}
+
+/// The parts of a loss curve that are fitted.
+const PARTS: [&str; 3] = ["0.25", "0.5", "0.75"];
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// Row and place of the last of the first three rows in a row that each lower the loss by less than 0.2 % of the first.
