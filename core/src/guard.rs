@@ -157,8 +157,9 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang, limits: Limi
             });
         }
     }
-    if let Limits::Measured(limit) = limits {
-        check_measured(state, proposal, limit)?;
+    match limits {
+        Limits::Reserved => check_reserved(state, &sums)?,
+        Limits::Measured(limit) => check_measured(state, proposal, limit)?,
     }
     let over = |owner: String, (resource, left, _): (crate::ids::ResourceId, i64, i64), extra: &Amounts| {
         Violation::Over { owner, resource: state.resources.name(resource).into(), missing: extra[resource] - left }
@@ -176,6 +177,25 @@ pub(crate) fn check(state: &State, proposal: &Proposal, gang: Gang, limits: Limi
         }
     }
     Ok(sums)
+}
+
+/// Checks that no device becomes reserved twice. It can be already, if an engine that measures decided before.
+/// O(devices of the changed servers).
+fn check_reserved(state: &State, sums: &Sums) -> Result<(), Violation> {
+    for (id, planned) in &sums.servers {
+        let server = state.server(*id);
+        let before = |at: usize| server.planned.devices.get(at).copied().unwrap_or(0);
+        let over = planned.devices.iter().enumerate().find(|(at, milli)| **milli > before(*at).max(1000));
+        if let Some((at, milli)) = over {
+            let kind = server.devices.get(at).copied().unwrap_or(GPU);
+            return Err(Violation::Over {
+                owner: server.name.to_string(),
+                resource: state.resources.name(kind).into(),
+                missing: i64::from(*milli) - 1000,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Checks that measured servers with new slots stay within the limit. Their load is the measured one, without slots

@@ -192,7 +192,7 @@ fn losses(tools: &Tools, data: &Path, scratch: &Path) -> Result<()> {
     let file = scratch.join("curve.csv");
     let path = file.to_str().context("a path in UTF-8")?;
     let args = ["loss", "--csv", path, "--delta", "0.002", "--patience", "3"];
-    let mut means: BTreeMap<(&str, bool), (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    let mut means = BTreeMap::<_, (Vec<f64>, Vec<f64>)>::new();
     for curve in &curves {
         let mut table = format!("{},loss\n", curve.unit);
         for (at, loss) in &curve.rows {
@@ -227,7 +227,8 @@ fn losses(tools: &Tools, data: &Path, scratch: &Path) -> Result<()> {
     }
     println!(
         "\nMeans over all curves, by the part of each that was fitted. *Paper* is Eq. 1 alone, without this project's \
-         additions.\n\n| part | fit | final loss off | convergence off | curves that converge later |\n|---|---|---|---|---|"
+         additions.\n\n| part | fit | final loss off | convergence off | curves that converge later |\n\
+         |---|---|---|---|---|"
     );
     for ((part, paper), (finals, ends)) in &means {
         let fit = if *paper { "paper" } else { "ours" };

@@ -178,45 +178,62 @@ impl Board {
         Ok(self.take(state, job, &counts))
     }
 
-    /// Places a running job with other workers in place of some, each on the freest server that has none of those. All
-    /// other slots stay. Takes the room. `None`, with the room as before, if there is no such server.
+    /// Places a running job with other workers in place of some (indices, ascending), on the freest servers that have
+    /// none of those. All other slots stay. Takes the room. `None`, with the room as before, if there are too few such
+    /// servers. O(slots · log slots + visited servers), as the budget counts.
     pub(crate) fn replace(
         &mut self,
         state: &State,
         job: &Job,
         old: &Allocation,
         workers: &[u32],
-    ) -> Option<Arc<Allocation>> {
-        let goes = |slot: &&Slot| slot.role == Role::Worker && workers.contains(&slot.index);
-        let (leaving, mut slots): (Vec<Slot>, Vec<Slot>) = old.slots().iter().cloned().partition(|slot| goes(&slot));
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let goes = |slot: &Slot| slot.role == Role::Worker && workers.binary_search(&slot.index).is_ok();
+        let (leaving, mut slots): (Vec<Slot>, Vec<Slot>) = old.slots().iter().cloned().partition(goes);
+        budget.spend(old.slots().len() as u64)?;
+        let mut closed: Vec<ServerId> = leaving.iter().map(|slot| slot.server).collect();
+        if !state.settings.shape.of(&job.spec).colocate {
+            closed.extend(old.of(Role::Server).iter().map(|slot| slot.server));
+        }
+        closed.sort_unstable();
+        // A worker that kept its index would exist twice for a while, and a ring's first worker has to stay the first.
+        let first = old.of(Role::Worker).first().map_or(0, |slot| slot.index + 1);
+        let taken = |index: &u32| old.slot(Role::Worker, *index).is_some();
+        let mut indices = (first..).filter(|index| !taken(index));
         let leaving = Allocation::new(leaving);
-        let colocates = state.settings.shape.of(&job.spec).colocate;
-        let avoided: Vec<ServerId> = leaving.slots().iter().map(|slot| slot.server).collect();
-        let served: Vec<ServerId> = old.of(Role::Server).iter().map(|slot| slot.server).collect();
-        // A worker that kept its index would exist twice for a while.
-        let mut free = (0..).filter(|index| old.of(Role::Worker).iter().all(|slot| slot.index != *index));
         self.give_back(state, job, &leaving);
-        let mut taken = Vec::new();
-        for _ in leaving.slots() {
+        let mut new: Vec<Slot> = Vec::with_capacity(workers.len());
+        while new.len() < leaving.slots().len() {
             let need = &job.worker.amounts;
+            let mut visited = 0;
             let takes = |id: &ServerId| {
+                visited += 1;
                 self.room.accepts(state, *id, job)
-                    && !avoided.contains(id)
-                    && (colocates || !served.contains(id))
+                    && closed.binary_search(id).is_err()
                     && self.room.holds(*id, job, need, 1, 0)
             };
             let found = self.free.freest(&self.room, need).find(takes);
-            let devices = found.and_then(|id| self.room.take(id, &job.worker));
-            let (Some(server), Some(devices)) = (found, devices) else {
-                self.give_back(state, job, &Allocation::new(taken));
+            let spent = budget.spend(visited);
+            // The freest server takes as many as it can.
+            let before = new.len();
+            while let Some(id) = found.filter(|_| spent.is_ok() && new.len() < leaving.slots().len()) {
+                let fits = self.room.holds(id, job, need, 1, 0);
+                let Some(devices) = fits.then(|| self.room.take(id, &job.worker)).flatten() else { break };
+                let index = indices.next().expect("endless");
+                new.push(Slot { role: Role::Worker, index, server: id, devices });
+            }
+            if let Some(id) = found {
+                self.free.update(&self.room, id, true);
+            }
+            if new.len() == before {
+                self.give_back(state, job, &Allocation::new(new));
                 self.restore(state, job, &leaving);
-                return None;
-            };
-            self.free.update(&self.room, server, true);
-            taken.push(Slot { role: Role::Worker, index: free.next().expect("endless"), server, devices });
+                return spent.map(|()| None);
+            }
         }
-        slots.extend(taken);
-        Some(Arc::new(Allocation::new(slots)))
+        slots.extend(new);
+        Ok(Some(Arc::new(Allocation::new(slots))))
     }
 
     /// Changes how a slot is used.

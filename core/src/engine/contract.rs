@@ -21,10 +21,11 @@ pub struct Triggers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limits {
-    /// Reservations: Σ planned ≤ capacity − foreign use, or more if the pool
+    /// Reservations: Σ planned ≤ capacity − foreign use. No device is reserved twice, even if the pool
     /// [oversubscribes](crate::settings::ShapeRules::oversubscribe).
     Reserved,
-    /// Also limits the measured load of each server to this many thousandths of its capacity.
+    /// Devices can be reserved as often as the pool allows. The measured load of each server is at most this many
+    /// thousandths of its capacity.
     Measured(u16),
 }
 

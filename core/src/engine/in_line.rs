@@ -8,12 +8,12 @@ use crate::{
     decision::{Allocation, Verdict},
     job::Job,
     reason::{Reason, Scope},
-    state::Mandate,
+    state::{Mandate, State},
 };
 
 /// The queue's order.
-pub(crate) fn by_arrival(waiting: &mut [&Arc<Job>]) {
-    waiting.sort_by_key(|job| (std::cmp::Reverse(job.spec.priority), job.arrival, job.id));
+pub(crate) fn by_arrival(state: &State, waiting: &mut [&Arc<Job>]) {
+    waiting.sort_by_key(|job| (std::cmp::Reverse(state.priority(job)), job.arrival, job.id));
 }
 
 impl<'a, I> Round<'a, I> {

@@ -155,7 +155,7 @@ pub(crate) fn movable<'a>(state: &State, job: &'a Job) -> Option<&'a Arc<Allocat
 
 /// Puts a task on a place that was just found for it.
 pub(crate) fn take(board: &mut Board, load: &mut Load, job: &Job, slot: &Slot, uses: &Amounts) {
-    let taken = board.room.take_again(slot.server, job.demand(slot.role), &slot.devices);
+    let taken = board.room.share(slot.server, job.demand(slot.role), &slot.devices);
     debug_assert!(taken, "it was just found to fit");
     board.free.update(&board.room, slot.server, true);
     load.put(slot, uses, 1.0);

@@ -41,7 +41,7 @@ impl Engine for Fifo {
 
     fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
         let (mut waiting, ledger) = round.waiting_jobs();
-        by_arrival(&mut waiting);
+        by_arrival(round.state, &mut waiting);
         round.start_in_line((&waiting, ledger), self.backfill, |round, job| {
             round.place(job, job.spec.requested(), self.placing)
         })

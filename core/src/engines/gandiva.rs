@@ -100,7 +100,7 @@ impl Engine for Gandiva {
             servers.relieve(round)?;
         }
         let (mut waiting, _) = round.waiting_jobs();
-        by_arrival(&mut waiting);
+        by_arrival(round.state, &mut waiting);
         // If GPUs are shared, the plan exceeds the capacity.
         round.start_in_line((&waiting, Ledger::left(state)), self.backfill, |round, job| {
             servers.place(round.board, job, round.budget)

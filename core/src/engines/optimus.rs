@@ -16,10 +16,11 @@
 //!   without GPUs.
 //! * If a job's next unit doesn't fit, it tries its other unit. Then it leaves the queue, and the others continue.
 //! * A job with an unchanged (w, p) keeps its place.
-//! * Without a measured speed, a job's remaining time in its requested shape counts as the mean of the others'.
+//! * Without a measured speed, a job's remaining time in its requested shape counts as the median of the others'.
+//! * Slow workers are replaced if that earns a restart back.
 //!
-//! `optimus-paper` is the paper's algorithm: all additions to the paper are off. `optimus` has those on that shorten
-//! completion times on measured workloads (docs/experiments.md).
+//! `optimus-paper` is the paper's algorithm, with these interpretations and without additions. `optimus` has those
+//! additions on that shorten completion times on measured workloads (docs/experiments.md).
 //!
 //! Choose it if jobs converge and report loss and speed, which its predictions need. Cost, for J jobs with T units in
 //! total on S servers: at most O(T log J) for the allocation (most units are handed out without the heap), and
@@ -127,8 +128,7 @@ impl Build for OptimusPaper {
 impl Optimus {
     /// Reads the parameters. `beyond`: the additions to the paper are on by default.
     fn read(parameters: &mut Parameters<'_>, beyond: bool) -> Result<Self, SettingsError> {
-        let young =
-            "gain of a job with few observations is multiplied by this (§4.1; 0.95 shortens JCT a little)";
+        let young = "gain of a job with few observations is multiplied by this (§4.1; 0.95 shortens JCT a little)";
         let sort_by =
             "order of servers: \"share\" = sum of free shares of all resources, \"cpu\" = free CPU as in the paper";
         let orders = [("share", SortBy::Share), ("cpu", SortBy::Amount(CPU))];
@@ -141,14 +141,14 @@ impl Optimus {
             it, if it can";
         let between =
             "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round";
-        let replace = "a worker at half the median speed of its job's is replaced on another server (§5.2), if that earns \
-            a restart back";
-        let explore = "beyond the paper: a job with few measured speeds tries its requested workers, then twice as many \
-            as ever, where there is idle room";
-        let relative = "beyond the paper: a gain counts in proportion to the job's remaining time, so that short jobs grow \
-            too";
+        let replace = "a worker slower than half the median of its job is replaced by one on another server (§5.2), if \
+            that earns a restart back";
+        let explore = "beyond the paper: a job with few measured speeds tries its requested workers, then twice as \
+            many as ever, where there is idle room";
+        let relative = "beyond the paper: a gain counts as a fraction of the job's remaining time, so that short jobs \
+            grow too";
         let short = "beyond the paper: where not all jobs get their smallest shape, the one that has waited longest \
-            relative to its remaining time is first, not the earliest";
+            relative to its remaining time is first, not the earliest; it trusts `epochs`";
         Ok(Self {
             interval: parameters.span("interval", "600s", "time between rounds (§6.1: 10 minutes)")?,
             young_job_factor: parameters.number("young_job_factor", 1.0, 0.0..=1.0, young)?,
@@ -200,14 +200,14 @@ impl Engine for Optimus {
         guess_unknown_times(&mut candidates);
         candidates.sort_by_cached_key(|candidate| {
             let ratio = if self.short_first { candidate.response_ratio(state.now) } else { 0.0 };
-            (Reverse(candidate.job.spec.priority), Reverse(ratio.to_bits()), candidate.job.id)
+            (Reverse(state.priority(candidate.job)), Reverse(ratio.to_bits()), candidate.job.id)
         });
         self.allocate(round, &mut candidates, &mut ledger)?;
         // The slots of jobs that will wait are free for the others.
         let waiting = round.proposal.changes.iter().filter_map(|(id, _)| state.job(*id));
         waiting.for_each(|job| round.board.release(state, job));
         if self.rescale_cost {
-            // Units that unearned changes leave go to the jobs that don't change, if that earns their restarts.
+            // Units that unearned changes leave go to the other jobs, if that earns their restarts.
             for _ in 0..HANDED_OUT_AGAIN {
                 if !keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state)) {
                     break;
@@ -236,9 +236,9 @@ struct Candidate<'a> {
     worker: Amounts,
     server: Amounts,
     bounds: Bounds,
-    /// The fitted speeds, or in proportion to an unknown unit.
     curve: SpeedCurve,
-    has_fit: bool,
+    /// Whether times are in seconds. Without a measured speed of any job, their unit is unknown.
+    is_timed: bool,
     /// One more worker is tried up to this number.
     tries: u32,
     /// Q: remaining steps.
@@ -282,7 +282,7 @@ impl<'a> Candidate<'a> {
             job,
             bounds: job.spec.bounds(),
             curve,
-            has_fit: job.learnt.fits.speed.is_some(),
+            is_timed: job.learnt.fits.speed.is_some(),
             tries: if engine.explore { worth_trying(job) } else { 0 },
             steps: job.remaining_steps().0,
             factor: if young { engine.young_job_factor } else { 1.0 },
@@ -325,7 +325,8 @@ impl<'a> Candidate<'a> {
         let of = |then: f64, per_share: f64| (now - then) * unit * per_share;
         let (mut gain_w, gain_p) = (of(with_worker, self.per_worker), of(with_server, self.per_server));
         if worker_allowed && w < self.tries {
-            gain_w = gain_w.max(TRY);
+            // Jobs take turns.
+            gain_w = gain_w.max(TRY / f64::from(w + 1));
         }
         let mut gain = gain_w.max(gain_p);
         self.next = if gain_w >= gain_p { (Unit::Worker, with_worker) } else { (Unit::Server, with_server) };
@@ -554,48 +555,41 @@ impl Optimus {
         Ok(())
     }
 
-    /// §5.2: gives jobs that keep their places other workers instead of slow ones. The others stay if the manager can
-    /// add workers to a running job. Otherwise the job restarts without the slow ones' servers. O(jobs), plus the
-    /// placement of jobs with slow workers.
+    /// §5.2: gives jobs that keep their places other workers instead of slow ones, if that earns a restart back. The
+    /// others stay if the manager can add workers to a running job. Otherwise the job restarts without the slow ones'
+    /// servers. Each time that slow workers left a job, the next time has to earn twice as much, because some slowness
+    /// follows the job. O(jobs), plus [`Board::replace`] or a placement for each job with slow workers.
     fn replace_slow_workers(&self, round: &mut Round<'_>, candidates: &[Candidate<'_>]) -> Result<(), EngineError> {
         let state = round.state;
         let changed: BTreeSet<JobId> = round.proposal.changes.iter().map(|(id, _)| *id).collect();
-        for candidate in candidates.iter().filter(|candidate| !candidate.job.learnt.stragglers.found.is_empty()) {
-            let job = candidate.job;
-            let Some(old) = job.verdict.allocation().filter(|old| job.issued.allocation.as_ref() == Some(*old)) else {
-                continue;
-            };
-            let slow: Vec<_> = old
-                .of(Role::Worker)
-                .iter()
-                .filter_map(|slot| {
-                    let found = job.learnt.stragglers.found.iter().find(|slow| slow.worker == slot.index)?;
-                    Some((slot, found.relative_speed))
-                })
-                .collect();
-            if changed.contains(&job.id) || slow.is_empty() {
-                continue;
-            }
-            let workers: Vec<u32> = slow.iter().map(|(slot, _)| slot.index).collect();
-            if let Some(next) = round.board.replace(state, job, old, &workers) {
-                if state.in_place(job, &next) {
-                    round.proposal.run(job, next);
-                    continue;
-                }
-                round.board.give_back(state, job, &next);
-                round.board.restore(state, job, old);
-            }
+        for candidate in candidates {
+            let (job, stragglers) = (candidate.job, &candidate.job.learnt.stragglers);
+            let old = job.verdict.allocation().filter(|old| job.issued.allocation.as_ref() == Some(*old));
+            // Work items are placed one by one, by engines of their own.
+            let Some(old) = old.filter(|old| old.work().is_empty() && !changed.contains(&job.id)) else { continue };
+            let slow = || stragglers.found.iter().filter_map(|slow| old.slot(Role::Worker, slow.worker));
             // All workers wait for the slowest one in each step.
-            let slowest = slow.iter().map(|(_, speed)| *speed).fold(1.0, f64::min);
-            if candidate.time(old.shape().workers, old.shape().servers) * (1.0 - slowest)
-                <= job.learnt.restart_cost.as_seconds()
-            {
+            let slowest = stragglers.found.iter().map(|slow| slow.relative_speed).fold(1.0, f64::min);
+            let gain = candidate.time(old.shape().workers, old.shape().servers) * (1.0 - slowest);
+            let price = job.learnt.restart_cost.as_seconds() * f64::from(1_u32 << stragglers.replaced.min(30));
+            if slow().next().is_none() || !candidate.is_timed || gain <= price {
                 continue;
+            }
+            if self.in_place(state) {
+                let workers: Vec<u32> = slow().map(|slot| slot.index).collect();
+                if let Some(next) = round.board.replace(state, job, old, &workers, round.budget)? {
+                    if state.in_place(job, &next) {
+                        round.proposal.run(job, next);
+                        continue;
+                    }
+                    round.board.give_back(state, job, &next);
+                    round.board.restore(state, job, old);
+                }
             }
             round.board.release(state, job);
-            slow.iter().for_each(|(slot, _)| round.board.room.close(slot.server));
+            slow().for_each(|slot| round.board.room.close(slot.server));
             let found = self.placing.place(state, round.board, job, old.shape(), round.last, round.budget);
-            slow.iter().for_each(|(slot, _)| round.board.room.reopen(state, slot.server));
+            slow().for_each(|slot| round.board.room.reopen(state, slot.server));
             match found? {
                 Some(next) => round.proposal.run(job, next),
                 None => {
@@ -678,24 +672,24 @@ impl Optimus {
     }
 }
 
-/// Without a speed, the remaining time of a job in its requested shape is taken for the mean of the others'. O(jobs).
+/// Without a measured speed, the remaining time of a job in its requested shape counts as the median of the other
+/// candidates'. A mean would let one job with a false report decide it. O(candidates · log candidates).
 fn guess_unknown_times(candidates: &mut [Candidate<'_>]) {
     let requested = |candidate: &Candidate<'_>| {
         let Shape { workers, servers } = candidate.job.spec.requested();
         candidate.time(workers, servers)
     };
-    let known: Vec<f64> = candidates.iter().filter(|candidate| candidate.has_fit).map(requested).collect();
-    if known.is_empty() {
-        return;
-    }
-    let mean = known.iter().sum::<f64>() / known.len() as f64;
-    for candidate in candidates.iter_mut().filter(|candidate| !candidate.has_fit) {
-        candidate.steps *= mean / requested(candidate);
+    let mut known: Vec<f64> = candidates.iter().filter(|candidate| candidate.is_timed).map(requested).collect();
+    known.sort_by(f64::total_cmp);
+    let Some(median) = known.get(known.len() / 2) else { return };
+    for candidate in candidates.iter_mut().filter(|candidate| !candidate.is_timed) {
+        candidate.steps *= median / requested(candidate);
+        candidate.is_timed = true;
     }
 }
 
-/// The number of workers up to which one more is tried: as requested, then twice the most that were measured, as long as
-/// the most are the fastest. 0 once the speed function is fitted.
+/// The number of workers up to which one more is tried: as requested, then twice the most that were measured, as long
+/// as the most are the fastest. 0 once the speed function is fitted.
 fn worth_trying(job: &Job) -> u32 {
     if job.learnt.fits.speed.as_ref().is_some_and(|fit| fit.confidence == Confidence::Fitted) {
         return 0;
@@ -732,7 +726,7 @@ fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut
         let job = candidate.job;
         let restart = job.learnt.restart_cost.as_seconds();
         let tries = old.workers < candidate.shape.workers && old.workers < candidate.tries;
-        if tries && candidate.time(old.workers, old.servers) > TRY_PAYS * restart {
+        if tries && candidate.is_timed && candidate.time(old.workers, old.servers) > TRY_PAYS * restart {
             continue;
         }
         let without = |shape: Shape| in_place && shape.servers == old.servers;
@@ -744,13 +738,15 @@ fn keep_what_restarts_do_not_earn(candidates: &mut [Candidate<'_>], ledger: &mut
         let mut best = candidate.shape;
         ledger.take(job, &job.total(best), -1);
         for other in [same_servers, old] {
-            if (other == old || without(other)) && end(other) <= end(best) && ledger.has(job, &job.total(other)) {
+            // What a restart costs can't be compared with times in an unknown unit, so there is none.
+            let is_sooner = if candidate.is_timed { end(other) <= end(best) } else { !without(best) };
+            if (other == old || without(other)) && is_sooner && ledger.has(job, &job.total(other)) {
                 best = other;
             }
         }
         ledger.take(job, &job.total(best), 1);
-        candidate.keeps = best != candidate.shape;
-        any |= candidate.keeps;
+        candidate.keeps |= best != candidate.shape;
+        any |= best != candidate.shape;
         candidate.set_shape(best);
     }
     any

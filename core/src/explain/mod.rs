@@ -270,8 +270,8 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
     let text = match (rule.fixed(), &job.learnt.fits.convergence) {
         (Some(epochs), _) => format!("at epoch {epoch} of {epochs}, a fixed number"),
         (None, Some(at)) => format!(
-            "at epoch {epoch}; converges at epoch {} ({} to {}), when {} epochs in a row gain less than {} of the first \
-             loss{}",
+            "at epoch {epoch}; converges at epoch {} ({} to {}), when {} epochs in a row gain less than {} of the \
+             first loss{}",
             at.epochs,
             at.low,
             at.high,

@@ -118,6 +118,11 @@ impl StragglerWatch {
         self.slow.retain(|(w, _)| *w != worker);
     }
 
+    /// The same for several workers, ascending. O(slow workers · log `workers`).
+    pub(crate) fn forget_all(&mut self, workers: &[u32]) {
+        self.slow.retain(|(worker, _)| workers.binary_search(worker).is_err());
+    }
+
     /// Number of ignored numbers: not positive, or not finite.
     #[must_use]
     pub fn ignored(&self) -> u64 {

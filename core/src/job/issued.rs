@@ -147,8 +147,6 @@ impl Job {
             return;
         }
         let reported = std::mem::take(&mut self.learnt.reported);
-        // The new incarnation's workers have the same indices, but other devices.
-        self.learnt.stragglers = Arc::default();
         if issued.revoked {
             // The old incarnation was told to stop.
             issued.outgoing = None;

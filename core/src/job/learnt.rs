@@ -39,6 +39,27 @@ pub struct Stragglers {
     pub(crate) watch: Option<StragglerWatch>,
     /// Workers that were too slow in the last report and in enough reports before it.
     pub found: Vec<Straggler>,
+    /// Number of times that slow workers left the job.
+    pub replaced: u32,
+}
+
+impl Stragglers {
+    /// Whether nothing was observed yet.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.watch.is_none()
+    }
+
+    /// Forgets workers that leave, ascending: their indices can be used again.
+    pub(crate) fn forget(&mut self, workers: &[u32]) {
+        let before = self.found.len();
+        self.found.retain(|slow| workers.binary_search(&slow.worker).is_err());
+        if self.found.len() < before {
+            self.replaced = self.replaced.saturating_add(1);
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.forget_all(workers);
+        }
+    }
 }
 
 /// Results of the last run of the fits.

@@ -45,6 +45,9 @@ pub struct Room {
     kinds: Vec<Arc<[ResourceId]>>,
     /// Thousandths of each device that can be reserved.
     bookable: Vec<u16>,
+    /// Thousandths of each device that are in use under the current plan, also by others. Empty unless the pool
+    /// oversubscribes.
+    in_use: Vec<SmallVec<[u16; 8]>>,
     /// Whether the server takes new slots: it is present, not draining and not [closed](Room::close).
     open: Vec<bool>,
     hosts: Vec<Hosts>,
@@ -81,11 +84,13 @@ impl Room {
             self.held.resize_with(id.index() + 1, SmallVec::new);
             self.kinds.resize_with(id.index() + 1, || Arc::new([]));
             self.bookable.resize(id.index() + 1, 0);
+            self.in_use.resize_with(id.index() + 1, SmallVec::new);
             self.open.resize(id.index() + 1, false);
             self.hosts.resize(id.index() + 1, Hosts::default());
             self.cloud.resize(id.index() + 1, false);
         }
         self.free[id.index()] = free;
+        self.in_use[id.index()] = if server.bookable > 1000 { devices.clone() } else { SmallVec::new() };
         self.devices[id.index()] = devices;
         self.held[id.index()].clone_from(&server.planned.devices);
         self.kinds[id.index()] = server.devices.clone();
@@ -204,14 +209,27 @@ impl Room {
     }
 
     /// Reserves room for one slot on the given devices. False if there is no room, or if the devices aren't available.
+    /// No device is reserved twice, even if the pool oversubscribes, unless the current plan has done so already.
     pub fn take_again(&mut self, id: ServerId, demand: &Demand, devices: &Devices) -> bool {
+        self.take_up_to(id, demand, devices, 1000)
+    }
+
+    /// The same for engines that [measure](crate::engine::Limits::Measured) the load of shared devices: up to what the
+    /// pool allows.
+    pub(crate) fn share(&mut self, id: ServerId, demand: &Demand, devices: &Devices) -> bool {
+        self.take_up_to(id, demand, devices, self.bookable[id.index()])
+    }
+
+    fn take_up_to(&mut self, id: ServerId, demand: &Demand, devices: &Devices, most: u16) -> bool {
         if !server::devices_match(&self.kinds[id.index()], demand, devices) {
             return false;
         }
-        let bookable = self.bookable[id.index()];
-        let used = &mut self.devices[id.index()];
-        let free =
-            |at: u16, milli: u16| used.get(usize::from(at)).copied().unwrap_or(0).saturating_add(milli) <= bookable;
+        let (used, in_use) = (&mut self.devices[id.index()], &self.in_use[id.index()]);
+        let free = |at: u16, milli: u16| {
+            let before = in_use.get(usize::from(at)).copied().unwrap_or(0);
+            let now = used.get(usize::from(at)).copied().unwrap_or(0);
+            now.saturating_add(milli) <= most.max(before)
+        };
         if !demand.amounts.fits(&self.free[id.index()]) || !devices.iter().all(|share| free(share.device, share.milli))
         {
             return false;

@@ -132,11 +132,13 @@ pub struct Caps {
     pub utility: f64,
     /// Maximum urgency.
     pub urgency: u32,
+    /// Maximum priority.
+    pub priority: i32,
 }
 
 impl Default for Caps {
     fn default() -> Self {
-        Self { utility: f64::MAX, urgency: 10 }
+        Self { utility: f64::MAX, urgency: 10, priority: i32::MAX }
     }
 }
 

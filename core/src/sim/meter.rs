@@ -111,7 +111,7 @@ pub struct Report {
     pub urgent_deadline_ratio: Option<f64>,
     /// Fraction of the jobs with a required accuracy that had it by their deadline.
     pub accuracy_ratio: Option<f64>,
-    /// Mean accuracy at the deadline.
+    /// Mean accuracy at the deadline, over all jobs with a deadline: 0 for those that hadn't reported any.
     pub accuracy_at_deadline: Option<f64>,
     /// Mean accuracy at the end.
     pub mean_accuracy: Option<f64>,
@@ -513,6 +513,10 @@ impl<'a> Meter<'a> {
             let required = job.spec.accuracy?;
             Some(f64::from(u8::from(report.accuracy_at_deadline.is_some_and(|accuracy| accuracy >= required))))
         });
+        // A job that didn't start by its deadline has learnt nothing.
+        let learns_until = |job: &SimJob| job.spec.deadline.is_some() && job.truth.accuracy.is_some();
+        let at_deadline = self.workload.jobs.iter().zip(&jobs).filter(|(job, _)| learns_until(job));
+        let at_deadline = at_deadline.map(|(_, report)| report.accuracy_at_deadline.unwrap_or(0.0));
         let in_time = |job: &JobReport| Some(f64::from(u8::from(job.deadline_met?)));
         let urgent = self.workload.jobs.iter().zip(&jobs).filter(|(job, _)| job.spec.urgency > Some(8));
         Report {
@@ -529,7 +533,7 @@ impl<'a> Meter<'a> {
             deadline_ratio: mean(jobs.iter().filter_map(in_time)),
             urgent_deadline_ratio: mean(urgent.filter_map(|(_, report)| in_time(report))),
             accuracy_ratio: mean(required),
-            accuracy_at_deadline: mean(jobs.iter().filter_map(|job| job.accuracy_at_deadline)),
+            accuracy_at_deadline: mean(at_deadline),
             mean_accuracy: mean(jobs.iter().filter_map(|job| job.accuracy)),
             stopped_early: jobs.iter().filter(|job| job.stopped_early).count() as u32,
             overloads: self.overloads,

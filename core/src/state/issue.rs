@@ -120,9 +120,20 @@ impl State {
         let shape_changed = job.issued.last_shape != allocation.shape();
         let only_work =
             stays && job.issued.allocation.as_ref().is_some_and(|issued| issued.slots() == allocation.slots());
+        let gone: Vec<u32> = job
+            .issued
+            .allocation
+            .iter()
+            .flat_map(|issued| issued.of(Role::Worker))
+            .filter(|slot| allocation.slot(Role::Worker, slot.index) != Some(*slot))
+            .map(|slot| slot.index)
+            .collect();
         drop(job);
         self.move_charge(own, needed);
         let job = self.job_mut(id).expect("active");
+        if !gone.is_empty() && !job.learnt.stragglers.is_unused() {
+            Arc::make_mut(&mut job.learnt.stragglers).forget(&gone);
+        }
         job.issued.last_shape = allocation.shape();
         job.issue(Some(allocation), now);
         job.issued.decision = decision;

@@ -361,6 +361,11 @@ impl State {
         job.spec.urgency.map(|urgency| urgency.min(self.settings.caps.urgency))
     }
 
+    /// A job's priority within the site's cap.
+    pub fn priority(&self, job: &Job) -> i32 {
+        job.spec.priority.min(self.settings.caps.priority)
+    }
+
     /// Forgets what the host was told, because no journal contains it.
     pub(crate) fn forget_told(&mut self) {
         self.outbox = Outbox::default();

@@ -12,8 +12,7 @@ use super::{Account, Count, State, census::Census};
 use crate::{
     event::EventError,
     ids::{QueueId, ResourceId, TenantId},
-    job::TrainingMode,
-    job::{Job, JobSpec},
+    job::{Job, JobSpec, TrainingMode},
     reason::{Reason, Scope},
     resources::{Amounts, ResourceTypes},
     settings::Settings,

@@ -7,6 +7,8 @@ use std::{
 
 use trainmaster_core::{
     Allocation, Decision, Issue, Job, JobId, Mode, Role, Scheduler, Slot, State, TrainingMode, Verdict,
+    engine::Limits,
+    engines,
     job::Resize,
     reason::ReasonKind,
     resources::{Amounts, BANDWIDTH, CPU, DISK, GPU, MEMORY},
@@ -130,8 +132,12 @@ pub fn committed(state: &State, decision: &Decision) {
             }
         }
     }
+    // Only engines that measure loads reserve a device twice.
+    let engine = engines::find(&state.settings.engine).and_then(|entry| entry.build(&state.settings.parameters));
+    let reserves = engine.expect("it decided").limits() == Limits::Reserved;
     for (id, (amounts, devices)) in planned {
         let server = state.server(id);
+        let most = if reserves { 1000 } else { i64::from(server.bookable) };
         let mut usable = server.capacity.clone();
         usable -= &server.foreign.amounts;
         let more = i64::from(server.bookable) - 1000;
@@ -146,7 +152,7 @@ pub fn committed(state: &State, decision: &Decision) {
             let foreign = server.foreign.devices.get(usize::from(device)).copied().unwrap_or(0);
             assert!(usize::from(device) < server.devices.len(), "{}: device {device} planned", server.name);
             assert!(
-                milli + i64::from(foreign) <= i64::from(server.bookable),
+                milli <= most && milli + i64::from(foreign) <= i64::from(server.bookable),
                 "{}: {milli} of device {device}, {foreign} foreign",
                 server.name
             );

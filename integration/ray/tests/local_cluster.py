@@ -28,7 +28,7 @@ from trainmaster.channel import Jobs
 # The package may not be installed.
 SOURCES = str(Path(__file__).resolve().parents[1] / "src")
 _OBJECT_STORE = 80 << 20
-_PATIENCE = 120.0
+_PATIENCE = 400.0
 # Ray waits 30 s for a raylet's start, which can be too short on a busy machine.
 _TRIES = 3
 NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}

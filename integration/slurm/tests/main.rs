@@ -8,4 +8,5 @@ mod hostile;
 mod kinds;
 mod lifecycle;
 mod site;
+mod stragglers;
 mod submission;

@@ -43,6 +43,7 @@ mod tests {
             [caps]
             utility = 7.5
             urgency = 3
+            priority = 0
             [stability]
             min_run = "10s"
             payback = 0.5

@@ -52,7 +52,8 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_SEED)),
     )]
     pub seed: u32,
-    /// Engines, each once, in the order of their runs: names of `trainmaster engines`. `edge` or `mlfs` alone: other jobs, whose data chunks or tasks are scheduled one by one
+    /// Engines, each once, in the order of their runs: names of `trainmaster engines`. `edge` or `mlfs` alone: other
+    /// jobs, whose data chunks or tasks are scheduled one by one
     #[arg(
         long,
         visible_alias = "engine",

@@ -117,7 +117,7 @@ impl Engine for Dorm {
             }
         }
         let changeable = libm::ceil(self.adjustment * running.len() as f64) as u32;
-        let order = |job: &&Arc<Job>| (Reverse(job.spec.priority), job.arrival, job.id);
+        let order = |job: &&Arc<Job>| (Reverse(state.priority(job)), job.arrival, job.id);
         waiting.sort_by_key(order);
         running.sort_by_key(order);
         let left_out = waiting.split_off(waiting.len().min(self.jobs.div_ceil(2)));

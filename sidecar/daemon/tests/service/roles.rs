@@ -191,10 +191,14 @@ async fn a_manager_speaks_for_itself_alone() {
         own.look(|world| world.heard.iter().flat_map(|plan| &plan.jobs).filter(|told| told.job == job.job).count());
     assert_eq!(told, 0);
     // It can't take a job that waits while nothing is decided, which it could then end.
+    let set_mode = async |mode: v1::SchedulingMode| {
+        site.admin.admin.clone().set_mode(v1::SetModeRequest { mode: mode.into() }).await.unwrap();
+    };
+    set_mode(v1::SchedulingMode::Paused).await;
     let waiting = site.admin.submit(&spec("waiting")).await.unwrap().job;
     site.admin.pause("waiting", false).await.unwrap();
     for mode in [v1::SchedulingMode::Paused, v1::SchedulingMode::Shadow] {
-        site.admin.admin.clone().set_mode(v1::SetModeRequest { mode: mode.into() }).await.unwrap();
+        set_mode(mode).await;
         let slot = v1::Slot { server: "its-own".into(), ..v1::Slot::default() };
         let seen = |phase: v1::ObservedPhase, slots| v1::ObservedJob {
             job: waiting,
@@ -218,7 +222,7 @@ async fn a_manager_speaks_for_itself_alone() {
         let job = site.admin.job("waiting").await.unwrap();
         assert!(job.ended_ms.is_none() && job.state != "running", "{job:?}");
     }
-    site.admin.admin.clone().set_mode(v1::SetModeRequest { mode: v1::SchedulingMode::Active.into() }).await.unwrap();
+    set_mode(v1::SchedulingMode::Active).await;
     site.admin.cancel("waiting").await.unwrap();
     // Its submissions have its own cluster, and no other one.
     let external = |cluster: &str| Some(v1::ExternalId { cluster: cluster.into(), native: "app-1".into() });

@@ -12,7 +12,7 @@ import org.junit.jupiter.api.Assertions;
 
 /** Waits for other processes. A failure has the awaited condition, with the ends of the processes' logs. */
 final class Await {
-    private static final Duration PATIENCE = Duration.ofSeconds(90);
+    private static final Duration PATIENCE = Duration.ofSeconds(300);
     private static final int LINES = 8;
 
     private final List<Path> logs;
