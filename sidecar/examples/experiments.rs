@@ -44,10 +44,6 @@ fn main() -> Result<()> {
 const SIMULATE: &str = "trainmaster simulate ";
 const NO_TABLE: &str = "the table of the last commands is missing: write its head";
 
-/// What `serve` turns on when it is given no settings, all of it beyond the paper; `BEYOND` in the commands.
-const BEYOND: &str = "--set beyond.spare_gpus=true --set beyond.between_rounds=true --set beyond.shrink_to_fit=true \
-                      --set beyond.rescale_cost=true --set beyond.resize_in_place=true";
-
 /// The program that `make experiments` has built: beside the folder of examples.
 fn program() -> Result<PathBuf> {
     let exe = std::env::current_exe()?;
@@ -98,7 +94,7 @@ impl<'a> Document<'a> {
         }
         for (name, particular) in &experiment.runs {
             let begun = Instant::now();
-            let words = [experiment.common.as_str(), particular].join(" ").replace("BEYOND", BEYOND);
+            let words = [experiment.common.as_str(), particular].join(" ");
             let answer = simulate(program, &words)?;
             eprintln!("  {name}: {:.0} s", begun.elapsed().as_secs_f64());
             let engines = engines(&words);
