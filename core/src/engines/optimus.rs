@@ -47,7 +47,7 @@ use crate::{
     decision::Allocation,
     fit::{Confidence, SpeedCurve, SpeedFit, SpeedOptions},
     ids::JobId,
-    job::{Bounds, Job},
+    job::{Bounds, Job, TrainingMode},
     place::SortBy,
     resources::{Amounts, CPU, GPU},
     settings::SettingsError,
@@ -568,9 +568,14 @@ impl Optimus {
             // Work items are placed one by one, by engines of their own.
             let Some(old) = old.filter(|old| old.work().is_empty() && !changed.contains(&job.id)) else { continue };
             let slow = || stragglers.found.iter().filter_map(|slow| old.slot(Role::Worker, slow.worker));
-            // All workers wait for the slowest one in each step.
-            let slowest = stragglers.found.iter().map(|slow| slow.relative_speed).fold(1.0, f64::min);
-            let gain = candidate.time(old.shape().workers, old.shape().servers) * (1.0 - slowest);
+            let lost = stragglers.found.iter().map(|slow| 1.0 - slow.relative_speed);
+            let lost = match job.spec.mode {
+                // Each worker has a speed of its own.
+                TrainingMode::Async => lost.sum::<f64>() / f64::from(old.shape().workers.max(1)),
+                // All wait for the slowest one in each step.
+                TrainingMode::Sync | TrainingMode::AllReduce => lost.fold(0.0, f64::max),
+            };
+            let gain = candidate.time(old.shape().workers, old.shape().servers) * lost;
             let price = job.learnt.restart_cost.as_seconds() * f64::from(1_u32 << stragglers.replaced.min(30));
             if slow().next().is_none() || !candidate.is_timed || gain <= price {
                 continue;
