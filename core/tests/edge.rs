@@ -210,25 +210,26 @@ impl World {
     }
 }
 
-/// (arrival, chunks, seconds of a chunk) of each job; (GPUs, seconds of an upload) of each server.
-type History = (Vec<(i64, u32, i64)>, Vec<(usize, i64)>);
+/// (arrival, chunks, seconds of a chunk) of each job; (GPUs, seconds of an upload, whether it is in the cloud) of each
+/// server.
+type History = (Vec<(i64, u32, i64)>, Vec<(usize, i64, bool)>);
 
 fn histories() -> impl Strategy<Value = History> {
     let jobs = vec((0..400_i64, 1..9_u32, 1..120_i64), 1..14);
-    let servers = vec((1..4_usize, select(vec![0_i64, 0, 15, 40, 90])), 1..4);
+    let servers = vec((1..4_usize, select(vec![0_i64, 0, 15, 40, 90]), any::<bool>()), 1..4);
     (jobs, servers)
 }
 
-fn play(jobs: &[(i64, u32, i64)], servers: &[(usize, i64)], settings: Settings, zones: bool) -> (World, f64) {
+fn play(jobs: &[(i64, u32, i64)], servers: &[(usize, i64, bool)], settings: Settings, zones: bool) -> (World, f64) {
     let servers: Vec<ServerSpec> = servers
         .iter()
         .enumerate()
-        .map(|(at, (gpus, upload))| {
+        .map(|(at, (gpus, upload, cloud))| {
             let upload = format!("{upload}s");
             let far = format!("{}s", (at * 37) % 80);
-            let labels: &[(&str, &str)] =
-                if zones { &[("upload", &upload), ("upload.far", &far)] } else { &[("upload", &upload)] };
-            place(&format!("s{at}"), &vec!["gpu"; *gpus], labels)
+            let zone = if *cloud { "cloud" } else { "campus" };
+            let labels: &[(&str, &str)] = &[("zone", zone), ("upload", &upload), ("upload.far", &far)];
+            place(&format!("s{at}"), &vec!["gpu"; *gpus], &labels[..if zones { 3 } else { 2 }])
         })
         .collect();
     let mut world = World::new(settings, &servers);
@@ -334,6 +335,26 @@ fn the_cloud_takes_whole_jobs_single_chunks_or_none() {
     let off = plain_with("edge", &[("cloud", Parameter::Flag(false))]);
     let (world, none) = busy(cloud(4), off, 200);
     assert_eq!(on(&world, none, "e"), 4);
+}
+
+#[test]
+fn chunks_queue_in_a_full_cloud() {
+    let servers =
+        || [place("e", &["gpu"], &[("upload", "10s")]), place("c", &["gpu"], &[("zone", "cloud"), ("upload", "60s")])];
+    let run = |settings: Settings| {
+        let mut world = World::new(settings, &servers());
+        let first = world.submit(job("first", 2, 500));
+        world.pass(Time(100_000));
+        let second = world.submit(job("second", 2, 400));
+        world.until_idle();
+        let ends = [(first, 0), (first, 1), (second, 0), (second, 1)].map(|chunk| world.ended[&chunk].0 / 1000);
+        let far = (0..2).filter(|chunk| world.scheduler.state().server_name(world.sent[&(second, *chunk)]) == "c");
+        (ends, far.count(), world.interrupted.len())
+    };
+    // Each worker has a chunk of the first job. The second, shorter job takes one place from it on either.
+    assert_eq!(run(plain("edge")), ([910, 960, 510, 560], 1, 2));
+    let apart = plain_with("edge", &[("cloud_queues", Parameter::Flag(false))]);
+    assert_eq!(run(apart), ([1310, 560, 510, 910], 0, 1));
 }
 
 #[test]

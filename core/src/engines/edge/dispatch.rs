@@ -23,8 +23,18 @@ use crate::{
     time::{Span, Time},
 };
 
-/// A worker and the increase for a chunk. In order of Q, then edge before cloud, then worker.
-type Offer = Reverse<(u128, bool, Worker)>;
+/// A worker and the increase for a chunk. In order of Q, then rank, then worker.
+type Offer = Reverse<(u128, Rank, Worker)>;
+
+/// Which of two workers with the same Q gets a chunk. An unused one in the cloud comes before a shared one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Edge,
+    /// In the cloud, with chunks of this job.
+    Cloud,
+    /// In the cloud, with chunks of other jobs alone.
+    Shared,
+}
 
 /// The possible workers for a job's chunks during their dispatch.
 struct Market<'a> {
@@ -78,9 +88,11 @@ impl<'a> Round<'a> {
                 let cloud = market.cloud_offer(if whole { market.together } else { market.apart });
                 let edge = if all_to_cloud && cloud.is_some() { None } else { market.offer() };
                 let (q, worker, to_cloud) = match (edge, cloud) {
-                    (Some((q, worker)), Some((dearer, _))) if q <= dearer => (q, worker, false),
+                    (Some((q, rank, worker)), Some((dearer, _))) if (q, rank) < (dearer, Rank::Shared) => {
+                        (q, worker, false)
+                    }
                     (_, Some((q, worker))) => (q, worker, true),
-                    (Some((q, worker)), None) => (q, worker, false),
+                    (Some((q, _, worker)), None) => (q, worker, false),
                     (None, None) => return Ok(false),
                 };
                 if to_cloud {
@@ -116,7 +128,8 @@ impl<'a> Round<'a> {
             };
             whole = false;
             if let Some(q) = self.increase(job, worker, market.apart) {
-                market.offers.push(Reverse((q, self.state.server(worker.server).place.cloud, worker)));
+                let cloud = self.state.server(worker.server).place.cloud;
+                market.offers.push(Reverse((q, if cloud { Rank::Cloud } else { Rank::Edge }, worker)));
             }
         }
         Ok(true)
@@ -146,13 +159,18 @@ impl<'a> Round<'a> {
                 if !wanted || (!market.own.contains_key(&worker) && self.is_foreign(worker)) {
                     continue;
                 }
-                // Chunks never wait in the cloud: a worker there has chunks of one job at a time.
-                if server.place.cloud && !market.own.contains_key(&worker) {
-                    if lane.pending.is_empty() {
+                let rank = match (server.place.cloud, market.own.contains_key(&worker)) {
+                    (false, _) => Rank::Edge,
+                    (true, true) => Rank::Cloud,
+                    (true, false) if lane.pending.is_empty() => {
                         market.cloud.push((self.upload(job, server), worker));
+                        continue;
                     }
-                } else if let Some(q) = self.increase(job, worker, market.apart) {
-                    offers.push(Reverse((q, server.place.cloud, worker)));
+                    (true, false) if self.engine.cloud_queues => Rank::Shared,
+                    (true, false) => continue,
+                };
+                if let Some(q) = self.increase(job, worker, market.apart) {
+                    offers.push(Reverse((q, rank, worker)));
                 }
             }
         }
@@ -225,11 +243,11 @@ impl<'a> Round<'a> {
 
 impl Market<'_> {
     /// The allowed worker with the smallest Q. If the job has its maximum number of workers, one of them.
-    fn offer(&mut self) -> Option<(u128, Worker)> {
+    fn offer(&mut self) -> Option<(u128, Rank, Worker)> {
         loop {
-            let Reverse((q, _, worker)) = *self.offers.peek()?;
+            let Reverse((q, rank, worker)) = *self.offers.peek()?;
             if self.own.len() < self.most || self.own.contains_key(&worker) {
-                return Some((q, worker));
+                return Some((q, rank, worker));
             }
             self.offers.pop();
         }

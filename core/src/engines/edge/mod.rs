@@ -20,8 +20,9 @@
 //!   before then. Q ignores chunks with a lower rate that are still on their way at t0. With `count_coming` it includes
 //!   those that would have to wait (an addition to the paper).
 //! * The cloud is limited. It takes a whole job at the rate without communication, or all remaining chunks after the
-//!   first one that went there, only if it has a free worker for each. Otherwise it takes single chunks. A worker there
-//!   has chunks of one job at a time, so nothing is preempted.
+//!   first one that went there, only if it has a free worker for each. Otherwise it takes single chunks, which queue and
+//!   preempt there as at the edge (`cloud_queues`). In the paper's cloud without end a free worker is always as good, and
+//!   nothing is preempted there.
 //! * A job can have fewer workers than chunks (`worker.max`). Beyond this number, only its own workers are considered.
 //! * Parameter servers (A_ps) stay on their server, also during breaks, while there is room, because moving them is a
 //!   restart. Otherwise, and at first, they go to the edge server with the most free bandwidth (`ps = "random"` as in
@@ -75,6 +76,7 @@ enum Servers {
 #[derive(Clone, Debug)]
 pub struct Edge {
     cloud: bool,
+    cloud_queues: bool,
     servers: Servers,
     count_coming: bool,
 }
@@ -89,12 +91,15 @@ impl Build for Edge {
 
     fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
         let cloud = "off: nothing is sent to servers labelled zone = \"cloud\" (the paper's A_online-E)";
+        let queues = "off: a worker in the cloud has chunks of one job at a time, so chunks that find none free there \
+            wait at the edge";
         let ps = "where parameter servers go: \"bandwidth\", where most is free, or \"random\" as in the paper";
         let choices = [("bandwidth", Servers::Bandwidth), ("random", Servers::Random)];
         let coming = "beyond the paper: chunks of a lower rate that would land while the new one is trained count as \
             waiting for it";
         Ok(Self {
             cloud: parameters.flag("cloud", true, cloud)?,
+            cloud_queues: parameters.flag("cloud_queues", true, queues)?,
             servers: parameters.choice("ps", "bandwidth", &choices, ps)?,
             count_coming: parameters.flag("count_coming", false, coming)?,
         })
