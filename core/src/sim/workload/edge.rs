@@ -1,5 +1,6 @@
 //! The experiments of the edge-cloud scheduler A_online: `edge` is its simulation, `edge-testbed` its testbed of nine
-//! machines. They were fixed before any engine ran on them.
+//! machines. They were fixed before any engine ran on them. `edge-bounded` isn't in the paper: the same simulation with a
+//! cloud that can be full, and with owners who request as many workers as there are chunks.
 //!
 //! The values of `edge`, with their sources:
 //!
@@ -38,6 +39,11 @@
 //! paper's second one has no GPU). The paper scales its jobs down by an unknown factor. Here a slot is a minute, for
 //! uploads and arrivals too, m is 5 to 150 ms, and 1 to 9 MiB go over 1 Gbit/s. This is 31 hours of work for the nine
 //! GPUs.
+//!
+//! `edge-bounded` has the jobs and the edge of `edge`, and 50 GPUs of each type in the cloud, about as many as the edge
+//! has; `edge-bounded-25` and `-100` have half and twice as many. Owners request one worker per chunk, as far as the edge
+//! has GPUs of the type, so that an engine that gives jobs what they request isn't held to a tenth of the workers. No
+//! engine is kept out of the cloud. These sizes were chosen with earlier runs of the engines at hand.
 
 use std::collections::BTreeMap;
 
@@ -67,15 +73,49 @@ pub(super) const TESTBED: Entry = Entry {
     build: |request| Ok(build(request, &NINE_MACHINES)),
 };
 
-/// The differences between the two experiments.
+pub(super) const BOUNDED: Entry = Entry {
+    name: "edge-bounded",
+    summary: "the jobs of edge, each requesting a worker per chunk, and 50 GPUs of each kind in the cloud",
+    source: SOURCE,
+    build: |request| Ok(build(request, &Kind { cloud: Cloud::Each(50), ..WIDE })),
+};
+
+pub(super) const HALF: Entry = Entry {
+    name: "edge-bounded-25",
+    summary: "the same with 25 GPUs of each kind in the cloud",
+    build: |request| Ok(build(request, &Kind { cloud: Cloud::Each(25), ..WIDE })),
+    ..BOUNDED
+};
+
+pub(super) const TWICE: Entry = Entry {
+    name: "edge-bounded-100",
+    summary: "the same with 100 GPUs of each kind in the cloud",
+    build: |request| Ok(build(request, &Kind { cloud: Cloud::Each(100), ..WIDE })),
+    ..BOUNDED
+};
+
+/// GPUs in the cloud.
+enum Cloud {
+    /// One for each chunk of all jobs.
+    Endless,
+    /// That many of each type.
+    Each(u32),
+    /// One.
+    Single,
+}
+
+/// The differences between the experiments.
 struct Kind {
     slot: Span,
     jobs: u32,
     servers: u32,
     /// Minimum and maximum.
     types: (u64, u64),
-    /// Philly's GPUs and an unlimited cloud, or one GPU each.
+    /// Philly's GPUs, or one GPU each.
     large: bool,
+    cloud: Cloud,
+    /// Whether owners request a worker per chunk, and engines with whole jobs may use the cloud.
+    wide: bool,
     /// m in seconds.
     compute: (f64, f64),
     /// q in MiB.
@@ -90,11 +130,15 @@ const SIMULATION: Kind = Kind {
     servers: 100,
     types: (8, 10),
     large: true,
+    cloud: Cloud::Endless,
+    wide: false,
     compute: (3.6, 180.0),
     // 30 to 575 MB.
     size: (29, 548),
     bandwidth: (100, 5120),
 };
+
+const WIDE: Kind = Kind { wide: true, ..SIMULATION };
 
 const NINE_MACHINES: Kind = Kind {
     slot: Span::seconds(60),
@@ -102,6 +146,8 @@ const NINE_MACHINES: Kind = Kind {
     servers: 8,
     types: (2, 2),
     large: false,
+    cloud: Cloud::Single,
+    wide: false,
     compute: (0.005, 0.15),
     size: (1, 9),
     bandwidth: (1000, 1000),
@@ -146,23 +192,25 @@ fn build(request: &Request, kind: &Kind) -> Workload {
         .collect();
     servers.extend(cloud(&types, &jobs, kind, draws.of(4)));
     let slot = || Parameter::Text(format!("{}s", kind.slot.0 / 1000));
+    let mut parameters = BTreeMap::from([
+        ("slot".to_owned(), slot()),
+        ("interval".to_owned(), slot()),
+        ("on_change".to_owned(), Parameter::Flag(true)),
+        // All jobs that arrive within a slot are one batch, at its start.
+        ("batch".to_owned(), slot()),
+        ("srtf.placement".to_owned(), Parameter::Text("consolidate".into())),
+        ("fifo.placement".to_owned(), Parameter::Text("consolidate".into())),
+        ("drf.placement".to_owned(), Parameter::Text("consolidate".into())),
+    ]);
+    if !kind.wide {
+        // These engines stay at the edge. `batch` can use the cheapest place.
+        parameters.extend(["srtf.cloud", "tiresias.cloud"].map(|name| (name.to_owned(), Parameter::Flag(false))));
+    }
     Workload {
         jobs,
         servers: servers.into_iter().map(|(server, _)| server).collect(),
         report_every: Span(kind.slot.0 / 6),
-        parameters: BTreeMap::from([
-            ("slot".to_owned(), slot()),
-            ("interval".to_owned(), slot()),
-            ("on_change".to_owned(), Parameter::Flag(true)),
-            // All jobs that arrive within a slot are one batch, at its start.
-            ("batch".to_owned(), slot()),
-            // These engines stay at the edge. `batch` can use the cheapest place.
-            ("srtf.cloud".to_owned(), Parameter::Flag(false)),
-            ("tiresias.cloud".to_owned(), Parameter::Flag(false)),
-            ("srtf.placement".to_owned(), Parameter::Text("consolidate".into())),
-            ("fifo.placement".to_owned(), Parameter::Text("consolidate".into())),
-            ("drf.placement".to_owned(), Parameter::Text("consolidate".into())),
-        ]),
+        parameters,
         ..Workload::default()
     }
 }
@@ -192,14 +240,19 @@ fn cloud(types: &[(u64, u32)], jobs: &[SimJob], kind: &Kind, draws: Draws) -> Ve
     labels.insert("zone".into(), "cloud".into());
     let of_type = |(of, _): &(u64, u32)| {
         let wants = |job: &&SimJob| job.spec.worker.demand.contains_key(&gpu(*of));
-        let gpus: u32 = jobs.iter().filter(wants).map(|job| job.spec.worker.max).sum();
+        let gpus = match kind.cloud {
+            Cloud::Endless => jobs.iter().filter(wants).map(|job| job.spec.worker.max).sum(),
+            Cloud::Each(gpus) => gpus,
+            Cloud::Single => 1,
+        };
+        let name = if matches!(kind.cloud, Cloud::Single) { "cloud".into() } else { format!("cloud-t{of}") };
         // Devices of a server have 16-bit numbers.
-        (server(format!("cloud-t{of}"), *of, gpus.clamp(1, 60_000), labels.clone()), *of)
+        (server(name, *of, gpus.clamp(1, 60_000), labels.clone()), *of)
     };
-    if kind.large {
-        return types.iter().map(of_type).collect();
+    match kind.cloud {
+        Cloud::Single => types.iter().take(1).map(of_type).collect(),
+        _ => types.iter().map(of_type).collect(),
     }
-    types.first().map(|(of, _)| (server("cloud".into(), *of, 1, labels), *of)).into_iter().collect()
 }
 
 fn gpu(of: u64) -> String {
@@ -233,7 +286,8 @@ fn job(number: u32, arrival: Time, types: &[(u64, u32)], kind: &Kind, draws: Dra
     let bandwidth = draws.whole(6, kind.bandwidth.0, kind.bandwidth.1) as i64;
     // 2q/b in seconds.
     let exchange = 2.0 * 8.0 * (size << 20) as f64 / (bandwidth as f64 * 1e6);
-    let requested = requested(draws.of(7)).min(chunks).min(gpus);
+    let wanted = if kind.wide { chunks } else { requested(draws.of(7)) };
+    let requested = wanted.min(chunks).min(gpus);
     let role = |demand: &[(&str, i64)], max: u32, requested: u32| RoleSpec {
         demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
         min: 1,
@@ -379,6 +433,28 @@ mod tests {
         }
         let nine = built(&TESTBED, 1, None);
         assert_eq!(nine.servers.iter().map(|server| server.devices.len()).collect::<Vec<_>>(), [1; 9]);
+    }
+
+    #[test]
+    fn a_bounded_cloud_has_the_same_jobs_that_request_more() {
+        for (entry, gpus) in [(&HALF, 25), (&BOUNDED, 50), (&TWICE, 100)] {
+            let (endless, bounded) = (built(&LARGE, 2, None), built(entry, 2, None));
+            let cloud = |server: &&ServerSpec| Place::of(&server.labels).unwrap().cloud;
+            assert!(bounded.servers.iter().filter(cloud).all(|server| server.devices.len() == gpus));
+            assert_eq!(bounded.servers[..100], endless.servers[..100]);
+            let at_the_edge = |kind: &String| {
+                let edge = bounded.servers.iter().filter(|server| !cloud(server));
+                edge.flat_map(|server| &server.devices).filter(|device| *device == kind).count() as u32
+            };
+            for (mine, theirs) in bounded.jobs.iter().zip(&endless.jobs) {
+                let workers = &mine.spec.worker;
+                let kind = workers.demand.keys().find(|name| name.starts_with("gpu:")).unwrap();
+                assert_eq!(workers.requested, workers.max.min(at_the_edge(kind)));
+                let mut same = mine.clone();
+                same.spec.worker.requested = theirs.spec.worker.requested;
+                assert_eq!(same, *theirs);
+            }
+        }
     }
 
     #[test]
