@@ -2,8 +2,12 @@
 
 mod common;
 
-use common::build::{cluster, plain_with, runs, server, set, submit, trained, verdict};
-use trainmaster_core::{End, Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Time, settings::Parameter};
+use common::build::{cluster, plain_with, role, runs, server, set, submit, trained, verdict};
+use trainmaster_core::{
+    End, Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Time,
+    job::{Dataset, TrainingMode},
+    settings::Parameter,
+};
 
 const MINUTE: i64 = 60_000;
 
@@ -97,6 +101,41 @@ fn a_job_is_split_between_edge_and_cloud_only_if_neither_holds_it() {
     assert_eq!(places(&scheduler, whole), ["edge"; 3], "it would cost less in part");
     let [split] = batch(&mut scheduler, 20 * MINUTE, [trained("split", 3, 10)]);
     assert_eq!(places(&scheduler, split), ["cloud", "cloud", "edge"]);
+}
+
+/// 12 chunks of 10 minutes, with one parameter server and any number of workers.
+fn elastic(name: &str) -> JobSpec {
+    let data = Dataset { chunks: 12, batches_per_chunk: 10, epochs: 1, ..trained("", 1, 1).dataset.unwrap() };
+    let (worker, server) = (role(&[("gpu", 1000)], 1, 100, 4), role(&[("cpu", 1000)], 1, 1, 1));
+    JobSpec { worker, server: Some(server), mode: TrainingMode::Async, dataset: Some(data), ..trained(name, 4, 1) }
+}
+
+#[test]
+fn a_job_gets_the_workers_that_cost_least_of_those_that_are_free() {
+    let cases = [
+        // More workers than chunks are of no use.
+        ("any", 40, Some(12)),
+        ("any", 6, Some(6)),
+        ("any", 3, Some(3)),
+        ("more", 6, Some(6)),
+        ("more", 3, None),
+        ("off", 40, Some(4)),
+        ("off", 3, None),
+    ];
+    for (elastic_is, free, expected) in cases {
+        let parameters = settings(&[("elastic", Parameter::Text(elastic_is.into()))]);
+        let mut scheduler = cluster(parameters, &[gpus("edge", "a", free)]);
+        let [job] = batch(&mut scheduler, 0, [elastic("job")]);
+        let shape = verdict(&scheduler, job).allocation().map(|held| held.shape());
+        let expected = expected.map(|workers| Shape { workers, servers: 1 });
+        assert_eq!(shape, expected, "{elastic_is}, {free} GPUs");
+    }
+    // Each of a batch gets what those before it left, and a job of unknown duration what it requested.
+    let mut scheduler = cluster(settings(&[]), &[gpus("edge", "a", 30)]);
+    let unknown = JobSpec { dataset: None, ..elastic("unknown") };
+    let jobs = batch(&mut scheduler, 0, [elastic("first"), unknown, elastic("second"), elastic("third")]);
+    let workers = jobs.map(|job| verdict(&scheduler, job).allocation().map(|held| held.shape().workers));
+    assert_eq!(workers, [Some(12), Some(4), Some(12), Some(2)]);
 }
 
 #[test]

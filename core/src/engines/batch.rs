@@ -8,14 +8,19 @@
 //! * **Batches.** Jobs gather until the first of them has waited for `batch`, or until there are `batch_jobs` of them.
 //!   These jobs are one batch.
 //! * **Cost.** A slot costs `edge_price` per hour on a server at the edge, and `cloud_price` in the cloud
-//!   ([`Place::cloud`](crate::server::Place::cloud)). A job costs slots × hours × price, in its requested shape. Its
-//!   hours are those of the remaining chunks of its dataset, or else the predicted ones. If both are unknown, they are
-//!   the mean of the other jobs in its batch.
+//!   ([`Place::cloud`](crate::server::Place::cloud)). A job costs slots × hours × price. Its hours are those of the
+//!   remaining chunks of its dataset, or else the predicted ones. If both are unknown, they are the mean of the other
+//!   jobs in its batch.
+//! * **Workers.** The authors call it elastic sharing (§I) whose allocation isn't adjusted later (§II). So the number
+//!   of a job's workers is decided when it starts, and stays: of the numbers within its bounds that its place has room
+//!   for, the one that costs least; the largest of several. That is mostly the largest of all, since more workers need
+//!   the parameter servers for a shorter time. With `elastic = "more"` it is at least what the job requested, with
+//!   `"off"` exactly that, which is also what a job of unknown duration gets.
 //! * **Order.** The cost of a batch is minimised by regret. Each job is tried at the edge alone and in the cloud alone,
 //!   with the free room. The job with the largest additional cost of its more expensive place, per share of the cluster
 //!   that it takes, comes first. Jobs with one possible place come before all others. Each job gets the cheaper place
-//!   if it still holds the whole job, otherwise the other one. (The assignment of cheap room is a knapsack problem.
-//!   This is its greedy rule, which is exact except for the last job that fits.)
+//!   if it still holds the whole job, if only with the fewest workers, otherwise the other one. (The assignment of cheap
+//!   room is a knapsack problem. This is its greedy rule, which is exact except for the last job that fits.)
 //! * **Splitting.** A job that neither place holds is spread over both, cheaper servers first. Its gradients may then
 //!   cross the uplink, but the job runs.
 //! * **Ties.** If prices are equal, the edge comes first, because the data is there.
@@ -25,7 +30,8 @@
 //!
 //! Without cloud servers, this engine is first come, first served by batches. Choose it for comparisons.
 //!
-//! Cost: O(J log J) for J jobs, plus O(log S) per slot, four times, for the jobs of a batch that can start.
+//! Cost: O(J log J) for J jobs, plus O(W + log W · w log S) for each job of a batch that can start, with W numbers of
+//! workers to choose from and w slots.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,6 +53,7 @@ use crate::{
     job::Job,
     reason::{Reason, Scope},
     settings::SettingsError,
+    shape::Shape,
     state::State,
     time::{Span, Time},
 };
@@ -58,7 +65,19 @@ pub struct Batch {
     jobs: usize,
     /// Prices of the edge and of the cloud.
     prices: [f64; 2],
+    elastic: Elastic,
     placing: Placing,
+}
+
+/// Numbers of workers that a job may get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Elastic {
+    /// Any in its bounds.
+    Any,
+    /// What it requested, or more.
+    More,
+    /// What it requested.
+    Off,
 }
 
 /// The engine's memory: batches of jobs.
@@ -82,6 +101,9 @@ impl Build for Batch {
     fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
         let edge = "an hour of a worker or parameter server on a server whose label zone isn't \"cloud\"";
         let cloud = "the same where it is; only the ratio matters";
+        let elastic = "workers of a job, decided at its start: \"any\" number in its bounds, what it requested or \
+            \"more\", or \"off\": what it requested";
+        let choices = [("any", Elastic::Any), ("more", Elastic::More), ("off", Elastic::Off)];
         Ok(Self {
             span: parameters.span("batch", "600s", "longest time that jobs gather for a batch")?,
             jobs: parameters.whole("batch_jobs", 10, 1..=1_000_000, "so many jobs are a batch at once")? as usize,
@@ -89,6 +111,7 @@ impl Build for Batch {
                 parameters.number("edge_price", 1.0, 0.0..=1e9, edge)?,
                 parameters.number("cloud_price", 0.5, 0.0..=1e9, cloud)?,
             ],
+            elastic: parameters.choice("elastic", "any", &choices, elastic)?,
             placing: Placing::of(parameters, "consolidate")?,
         })
     }
@@ -138,6 +161,27 @@ impl Engine for Batch {
 }
 
 impl Batch {
+    /// The shapes that a job may have, by number of workers. Without a known duration, no other than requested.
+    fn shapes(&self, job: &Job) -> Vec<Shape> {
+        let (asked, bounds) = (job.spec.requested(), job.spec.bounds());
+        let chunks = job.spec.dataset.as_ref().map_or(u32::MAX, |data| data.chunks);
+        let most = bounds.workers.1.min(chunks).max(asked.workers);
+        let fewest = match self.elastic {
+            Elastic::Any => bounds.workers.0,
+            Elastic::More => asked.workers,
+            Elastic::Off => return vec![asked],
+        };
+        if round::remaining_time(job, asked).is_none() {
+            return vec![asked];
+        }
+        let servers = |workers: u32| {
+            let in_proportion = u64::from(asked.servers) * u64::from(workers);
+            let servers = in_proportion.div_ceil(u64::from(asked.workers.max(1)));
+            u32::try_from(servers).unwrap_or(u32::MAX).clamp(bounds.servers.0, bounds.servers.1)
+        };
+        (fewest..=most).map(|workers| Shape { workers, servers: servers(workers) }).collect()
+    }
+
     /// The waiting jobs of each complete batch, the first batch first. Gathering jobs get the end of their wait as a
     /// reason.
     fn group<'a>(
@@ -192,11 +236,9 @@ impl Counter<'_, '_> {
         order.sort_by(|(mine, a), (theirs, b)| theirs.total_cmp(mine).then((a.arrival, a.id).cmp(&(b.arrival, b.id))));
         let mut left = Vec::new();
         for (_, job) in order {
-            let total = job.total(job.spec.requested());
-            let found = if self.ledger.has(job, &total) { self.cheapest(job)? } else { None };
-            match found {
-                Some(allocation) => {
-                    self.ledger.take(job, &total, 1);
+            match self.cheapest(job)? {
+                Some((shape, allocation)) => {
+                    self.ledger.take(job, &job.total(shape), 1);
                     self.round.proposal.run(job, allocation);
                 }
                 None => left.push(job),
@@ -204,39 +246,80 @@ impl Counter<'_, '_> {
         }
         let reasons = left.into_iter().map(|job| {
             let room = &self.round.board.room;
-            (job, largest.refusal(self.round.state, room, &self.ledger, job, job.spec.requested()))
+            let least = self.engine.shapes(job).first().copied().unwrap_or(job.spec.requested());
+            (job, largest.refusal(self.round.state, room, &self.ledger, job, least))
         });
         Ok(reasons.collect())
     }
 
     /// The additional cost of the more expensive place, per share of the cluster. Infinite if there is only one place.
     fn regret(&mut self, job: &Job, hours: f64) -> Result<f64, EngineError> {
-        let shape = job.spec.requested();
-        let last = *self.round.last;
+        let least = self.engine.shapes(job).first().copied().unwrap_or(job.spec.requested());
         for cloud in [false, true] {
-            let found = self.place_in(Some(cloud), job)?;
-            *self.round.last = last;
-            match found {
-                Some(allocation) => self.round.board.give_back(self.round.state, job, &allocation),
-                None => return Ok(f64::INFINITY),
+            if !self.holds(job, least, Zone::Only(cloud))? {
+                return Ok(f64::INFINITY);
             }
         }
         let [edge, cloud] = self.engine.prices;
+        let shape = job.spec.requested();
         let share = job.total(shape).dominant_share(&self.round.state.usable).max(1e-12);
         Ok(hours * f64::from(shape.workers + shape.servers) * (edge - cloud).abs() / share)
     }
 
-    /// The place with the lowest cost.
-    fn cheapest(&mut self, job: &Job) -> Result<Option<Arc<Allocation>>, EngineError> {
+    /// The shape and the place with the lowest cost.
+    fn cheapest(&mut self, job: &Job) -> Result<Option<(Shape, Arc<Allocation>)>, EngineError> {
         let [edge, cloud] = self.engine.prices;
         let cloud_first = cloud < edge;
-        for zone in [Some(cloud_first), Some(!cloud_first)] {
-            let found = self.place_in(zone, job)?;
-            if found.is_some() {
-                return Ok(found);
+        let shapes = self.engine.shapes(job);
+        for zone in [Zone::Only(cloud_first), Zone::Only(!cloud_first), Zone::Both { cloud_first }] {
+            let Some(fit) = self.largest(job, &shapes, zone)? else { continue };
+            // The largest that fits is there for shapes that have more room in theory than on these servers.
+            for shape in [least_cost(job, &shapes[..=fit]), shapes[fit]] {
+                if let Some(found) = self.place(job, shape, zone)? {
+                    return Ok(Some((shape, found)));
+                }
             }
         }
-        let (state, shape) = (self.round.state, job.spec.requested());
+        Ok(None)
+    }
+
+    /// The index of the largest shape that fits in a zone.
+    fn largest(&mut self, job: &Job, shapes: &[Shape], zone: Zone) -> Result<Option<usize>, EngineError> {
+        let (mut fits, mut over) = (None, shapes.len());
+        let mut next = over.saturating_sub(1);
+        while fits.map_or(0, |at| at + 1) < over {
+            if self.ledger.has(job, &job.total(shapes[next])) && self.holds(job, shapes[next], zone)? {
+                fits = Some(next);
+            } else {
+                over = next;
+            }
+            let least = fits.map_or(0, |at| at + 1);
+            next = least + over.saturating_sub(least) / 2;
+        }
+        Ok(fits)
+    }
+
+    fn holds(&mut self, job: &Job, shape: Shape, zone: Zone) -> Result<bool, EngineError> {
+        let last = *self.round.last;
+        let found = self.place(job, shape, zone)?;
+        *self.round.last = last;
+        if let Some(allocation) = &found {
+            self.round.board.give_back(self.round.state, job, allocation);
+        }
+        Ok(found.is_some())
+    }
+
+    fn place(&mut self, job: &Job, shape: Shape, zone: Zone) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let cloud_first = match zone {
+            Zone::Only(cloud) => {
+                self.round.board.room.limit(Some(cloud));
+                let found = self.round.place(job, shape, self.engine.placing);
+                self.round.board.room.limit(None);
+                return found;
+            }
+            Zone::Both { cloud_first } => cloud_first,
+        };
+        let state = self.round.state;
         self.round.board.place_each(state, job, shape, self.round.budget, |board, job, role| {
             let need = &job.demand(role).amounts;
             let freest = |cloud| {
@@ -246,14 +329,26 @@ impl Counter<'_, '_> {
             freest(cloud_first).or_else(|| freest(!cloud_first))
         })
     }
+}
 
-    /// A place in the cloud alone (`true`), at the edge alone (`false`), or anywhere.
-    fn place_in(&mut self, cloud: Option<bool>, job: &Job) -> Result<Option<Arc<Allocation>>, EngineError> {
-        self.round.board.room.limit(cloud);
-        let found = self.round.place(job, job.spec.requested(), self.engine.placing);
-        self.round.board.room.limit(None);
-        found
-    }
+/// Servers for a job.
+#[derive(Clone, Copy)]
+enum Zone {
+    /// In the cloud alone (`true`), or at the edge alone (`false`).
+    Only(bool),
+    /// Everywhere, beginning with the cheaper ones.
+    Both { cloud_first: bool },
+}
+
+/// The shape that costs least: slots × hours. The largest of several. The price is the same for all of them.
+fn least_cost(job: &Job, shapes: &[Shape]) -> Shape {
+    let cost = |shape: &Shape| {
+        let hours = round::remaining_time(job, *shape).map_or(0.0, Span::as_seconds);
+        hours * f64::from(shape.workers + shape.servers)
+    };
+    let costs = shapes.iter().map(|shape| (cost(shape), *shape));
+    let best = costs.min_by(|(a, mine), (b, theirs)| a.total_cmp(b).then(theirs.workers.cmp(&mine.workers)));
+    best.map_or(job.spec.requested(), |(_, shape)| shape)
 }
 
 /// The remaining hours of each job.
