@@ -34,12 +34,10 @@ import org.junit.jupiter.api.MethodOrderer;
 import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestMethodOrder;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** The whole system in a real YARN: daemon, plug-ins, ApplicationMaster and training program. */
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
-@Timeout(500)
 class JobIT {
     private static final Path CLUSTER = Path.of(System.getenv("TRAINMASTER_YARN_CLUSTER"));
     private static final Path DAEMON = Path.of(Optional.ofNullable(System.getenv("TRAINMASTER_BIN"))
