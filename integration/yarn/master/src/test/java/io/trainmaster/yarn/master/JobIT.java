@@ -187,7 +187,7 @@ class JobIT {
 
     private static String output(String... arguments) throws Exception {
         Process process = trainmaster(arguments);
-        assertTrue(process.waitFor(30, TimeUnit.SECONDS), () -> String.join(" ", arguments) + await.tails());
+        assertTrue(process.waitFor(300, TimeUnit.SECONDS), () -> String.join(" ", arguments) + await.tails());
         String output = Files.readString(folder.resolve(arguments[0] + ".log"));
         if (process.exitValue() != 0) {
             throw new IOException(output);
@@ -431,7 +431,7 @@ class JobIT {
         Set<Long> before = knowingPeers(trains);
         killDaemon();
         checkOtherStarts("ordinary");
-        await.until("it trains in standalone mode", Duration.ofSeconds(30), () -> isStandalone(waits));
+        await.until("it trains in standalone mode", () -> isStandalone(waits));
         checkTrains(waits, "the sidecar died");
         assertTrue(isStandalone(waits));
         assertEquals(before, pids(trains), "the training job continues");
@@ -508,7 +508,7 @@ class JobIT {
             submission.setAMContainerSpec(ContainerLaunchContext.newInstance(
                     null, Map.of(), List.of("touch '" + sign + "'"), null, null, null));
             client.submitApplication(submission);
-            await.until(name + " ordinary application starts", Duration.ofSeconds(20), () -> Files.exists(sign));
+            await.until(name + " ordinary application starts", () -> Files.exists(sign));
         }
     }
 }
