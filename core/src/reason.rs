@@ -263,6 +263,10 @@ pub struct PricedOut {
     pub price: Worth,
     /// The same in a time slot without bookings.
     pub idle: Worth,
+    /// By how much the payoff of the best schedule may exceed this one: 0, unless the search was too long and counted
+    /// work coarsely.
+    #[serde(default)]
+    pub missed: Worth,
     /// Time of the next attempt. `None`: there is no automatic one.
     pub retry_at: Option<Time>,
 }

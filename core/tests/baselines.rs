@@ -424,7 +424,8 @@ fn gandiva_also_moves_within_a_server_and_only_where_allowed() {
 
 #[test]
 fn gandiva_keeps_jobs_of_one_width_together_and_a_queue() {
-    let mut scheduler = cluster(plain("gandiva"), &[gpus("s0", 4), gpus("s1", 4)]);
+    let strict = plain_with("gandiva", &[("backfill", Parameter::Flag(false))]);
+    let mut scheduler = cluster(strict, &[gpus("s0", 4), gpus("s1", 4)]);
     let jobs = [("a", 2), ("b", 1), ("c", 2), ("d", 1), ("e", 3), ("f", 1)]
         .map(|(name, gpus)| come(&mut scheduler, 0, wide(name, gpus)));
     let names = jobs[..4].iter().map(|job| place(&scheduler, *job).0).collect::<Vec<_>>();

@@ -145,9 +145,10 @@ impl<'a, I> Round<'a, I> {
         &mut self,
         shares: &mut [(&'a Arc<Job>, Shape)],
         ledger: &mut Ledger,
+        step: Step,
     ) -> Result<(), EngineError> {
         let Self { state, board, budget, proposal, .. } = self;
-        fair_shapes(state, shares, ledger, budget, |job, reason| {
+        fair_shapes(state, shares, (ledger, step), budget, |job, reason| {
             board.release(state, job);
             proposal.wait(job, reason);
         })
@@ -182,7 +183,7 @@ impl<'a, I> Round<'a, I> {
         let mut shares: Vec<(&Arc<Job>, Shape)> = jobs.into_iter().map(|job| (job, Shape::default())).collect();
         shares.sort_by_cached_key(|(job, none)| (key(job, *none, job.spec.bounds().least()), job.arrival, job.id));
         let Self { state, board, budget, proposal, .. } = self;
-        hand_out(state, &mut shares, &mut ledger, budget, key, |job, reason| {
+        hand_out(state, &mut shares, (&mut ledger, paired), budget, key, |job, reason| {
             board.release(state, job);
             proposal.wait(job, reason);
         })?;
@@ -278,9 +279,21 @@ pub(crate) fn held(job: &Job, since: Time, now: Time) -> Span {
     if job.issued.allocation.is_some() { (now - since.max(job.issued.changed)).max(Span::ZERO) } else { Span::ZERO }
 }
 
+/// The next shape of a job that grows. `None` at the job's bounds.
+pub(crate) type Step = fn(&Job, Shape) -> Option<Shape>;
+
 /// The next step of a job's shape: its smallest shape, then one worker at a time with its parameter server.
-fn next_step(job: &Job, shape: Shape) -> Option<Shape> {
+pub(crate) fn paired(job: &Job, shape: Shape) -> Option<Shape> {
     if shape.is_empty() { Some(job.spec.bounds().least()) } else { one_more(job, shape) }
+}
+
+/// The same with the fewest parameter servers that have the workers' bandwidth ([`Training::shape`]). A job without a
+/// dataset has no such number and grows by [pairs](paired).
+pub(crate) fn fewest_servers(job: &Job, shape: Shape) -> Option<Shape> {
+    let Ok(training) = Training::of(job) else { return paired(job, shape) };
+    let least = job.spec.bounds().least();
+    let workers = if shape.is_empty() { least.workers } else { shape.workers + 1 };
+    training.shape(workers).or_else(|| shape.is_empty().then_some(least))
 }
 
 /// The workers and parameter servers that a step adds.
@@ -288,20 +301,19 @@ pub(crate) fn extra(from: Shape, to: Shape) -> Shape {
     Shape { workers: to.workers - from.workers, servers: to.servers - from.servers }
 }
 
-/// Allocates shapes step by step while the ledger has room. The first step of a job is its smallest shape. Each further
-/// one adds a worker with its parameter server. The step with the smallest key is next. `key(job, from, to)` is `None`
+/// Allocates shapes step by step while the ledger has room. The step with the smallest key is next. `key(job, from, to)` is `None`
 /// for a step that isn't wanted. Ties go to the earlier job in `shares`. A job that doesn't get its smallest shape
 /// keeps an empty one, and `refused` is called with the reason. O(log jobs) per step.
 pub(crate) fn hand_out<K: Ord>(
     state: &State,
     shares: &mut [(&Arc<Job>, Shape)],
-    ledger: &mut Ledger,
+    (ledger, step): (&mut Ledger, Step),
     budget: &mut Budget,
     key: impl Fn(&Job, Shape, Shape) -> Option<K>,
     mut refused: impl FnMut(&Job, Reason),
 ) -> Result<(), EngineError> {
     let entry = |at: u32, (job, shape): (&Arc<Job>, Shape)| {
-        let next = next_step(job, shape)?;
+        let next = step(job, shape)?;
         Some(Reverse((key(job, shape, next)?, at)))
     };
     let first = shares.iter().enumerate().filter_map(|(at, share)| entry(at as u32, *share));
@@ -309,7 +321,7 @@ pub(crate) fn hand_out<K: Ord>(
     while let Some(Reverse((_, at))) = heap.pop() {
         budget.spend(1)?;
         let (job, shape) = shares[at as usize];
-        let Some(next) = next_step(job, shape) else { continue };
+        let Some(next) = step(job, shape) else { continue };
         let extra = job.total(extra(shape, next));
         if ledger.has(job, &extra) {
             ledger.take(job, &extra, 1);
@@ -326,13 +338,13 @@ pub(crate) fn hand_out<K: Ord>(
 pub(crate) fn fair_shapes(
     state: &State,
     shares: &mut [(&Arc<Job>, Shape)],
-    ledger: &mut Ledger,
+    to_hand_out: (&mut Ledger, Step),
     budget: &mut Budget,
     refused: impl FnMut(&Job, Reason),
 ) -> Result<(), EngineError> {
     // The bits of non-negative floats have the same order as the floats.
     let share = |job: &Job, shape, _| Some(job.total(shape).dominant_share(&state.usable).to_bits());
-    hand_out(state, shares, ledger, budget, share, refused)
+    hand_out(state, shares, to_hand_out, budget, share, refused)
 }
 
 /// Whether a job has slots on a draining server, so it should move if there is room elsewhere. O(slots), only if a

@@ -4,7 +4,9 @@
 //! Gu et al., *Tiresias: A GPU Cluster Manager for Distributed Deep Learning*, NSDI'19. Nothing is predicted for any
 //! job:
 //! * `order = "las"` (Tiresias-L): jobs move down through a few queues when their attained service exceeds
-//!   `thresholds`. Upper queues go first. Within a queue, jobs go by start time, then by arrival.
+//!   `thresholds`. Upper queues go first. Within a queue, jobs that run go before jobs that wait, as in the authors'
+//!   simulator; both go by start time, then by arrival. So a job is stopped for jobs of higher queues alone. If a
+//!   stopped job could come back by its start time, it would stop those that started later, again and again.
 //! * `order = "gittins"` (Tiresias-G): jobs go by the Gittins index of their age, highest first. With S the service of
 //!   completed jobs, it is P(S − a ≤ Δ | S > a) / E[min(S − a, Δ) | S > a]. Ages are rounded down to whole quanta Δ,
 //!   the first threshold, as in the authors' simulator. For a job older than all completed ones the index is 0. It uses
@@ -14,8 +16,9 @@
 //!   young ones arrive. If jobs are much longer than the first threshold and the cluster is overloaded, promotions are
 //!   constant: with 8, forty jobs of the workload `oasis` were stopped 60,000 times instead of 54, without a gain.
 //! * Jobs get their requested shape or nothing. The authors of the edge-cloud paper and of MLFS compare with this
-//!   engine. The former use two queues with a threshold of 3,250 GPU-seconds, as in the authors' simulator. These are
-//!   the defaults.
+//!   engine. The default has three queues with limits of 3,250 and 7,200 GPU-seconds, as in the authors' simulator. The
+//!   former use the first limit alone, and Pollux's authors one of 16 GPU-hours (57,600). Most jobs should end in the
+//!   first queues, so set what suits their lengths.
 //!
 //! The papers leave some points open. The following choices are our own:
 //! * Service is the job's [GPU time](Job::service), including restarts. A job without GPUs ages as if each worker had
@@ -115,7 +118,7 @@ impl Build for Tiresias {
         let seconds = |thresholds: Vec<f64>| thresholds.into_iter().map(|seconds| (seconds * GPU_SECOND) as Service);
         Ok(Self {
             gittins: parameters.choice("order", "las", &[("las", false), ("gittins", true)], order)?,
-            thresholds: seconds(parameters.ascending("thresholds", "3250", 1.0..=1e9, thresholds)?).collect(),
+            thresholds: seconds(parameters.ascending("thresholds", "3250, 7200", 1.0..=1e9, thresholds)?).collect(),
             promote: parameters.number("promote", 0.0, 0.0..=1e6, promote)?,
             interval: round::minute(parameters)?,
             placing: Placing::of(parameters, "consolidate")?,
@@ -224,8 +227,9 @@ impl Tiresias {
             Some(gittins) => (Reverse(gittins.index(memo.age(job)).to_bits()), 0),
             None => (Reverse(0), self.queue(memo.age(job))),
         };
-        let started = |job: &Job| memo.ages.get(&job.id).map_or(Time(i64::MAX), |age| age.started);
-        order.sort_by_cached_key(|job| (rank(job), started(job), job.arrival, job.id));
+        let turn =
+            |job: &Job| memo.ages.get(&job.id).map_or((true, Time(i64::MAX)), |age| (age.gpus == 0, age.started));
+        order.sort_by_cached_key(|job| (rank(job), turn(job), job.arrival, job.id));
         order
     }
 

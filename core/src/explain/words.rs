@@ -5,7 +5,7 @@ use std::{cmp::Reverse, sync::Arc};
 use crate::{
     ids::{ResourceId, ServerId},
     job::Job,
-    reason::{PricedOut, Reason, Scope},
+    reason::{PricedOut, Reason, Scope, Worth},
     server::Server,
     settings::Mode,
     state::{Account, State},
@@ -140,10 +140,14 @@ impl Reason {
             Self::Scheduled { next_start } => format!("scheduled; it goes on in {}", until(*next_start)),
             Self::PricedOut(priced) => {
                 let PricedOut { payoff, utility, cost, role, resource, amount: taken, price, idle, .. } = priced;
+                let missed = match priced.missed {
+                    none if none == Worth::default() => String::new(),
+                    most => format!("; its work was counted coarsely, the best schedule may earn {most} more"),
+                };
                 let retry = priced.retry_at.map_or_else(String::new, |at| format!("; tried again in {}", until(at)));
                 format!(
                     "worth {utility} if it ends in {}, but that costs {cost} (payoff {payoff}), mostly for {}: what a \
-                     {role} takes of it costs {price} a slot, {idle} where nothing is booked{retry}",
+                     {role} takes of it costs {price} a slot, {idle} where nothing is booked{missed}{retry}",
                     until(priced.end),
                     amount(*resource, *taken),
                 )

@@ -31,6 +31,23 @@ pub struct Memo {
     pub(super) rejected: OrdMap<JobId, Option<Time>>,
     /// The last arrivals, for learnt bounds.
     pub(super) window: Vector<Arc<Sample>>,
+    /// Searches that were too long for single chunks.
+    pub(super) coarse: Coarse,
+}
+
+/// Searches in which work was counted in larger grains than the job's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Coarse {
+    pub(super) searches: u64,
+    /// Sum of the utilities by which the best schedules may exceed the found ones.
+    pub(super) missed: f64,
+}
+
+impl Coarse {
+    pub(super) fn count(&mut self, missed: f64) {
+        self.searches += 1;
+        self.missed += missed;
+    }
 }
 
 /// An admitted job and its schedule.

@@ -53,6 +53,8 @@ pub(super) struct Market<'a> {
     /// Bookings of a slot with each curve.
     pages: Vec<Page>,
     pub(super) problem: Problem,
+    /// If work is counted in coarser grains than before: a payoff that no schedule in the finer ones exceeds.
+    pub(super) promised: Option<i64>,
 }
 
 impl<'a> Market<'a> {
@@ -94,6 +96,7 @@ impl<'a> Market<'a> {
             grain: 1,
             pages: Vec::new(),
             problem: Problem::default(),
+            promised: None,
         };
         market.fill(engine, memo, left, count, budget)?;
         Ok(market)
@@ -253,6 +256,13 @@ impl<'a> Market<'a> {
         (self.problem, self.unit)
     }
 
+    /// The utility by which the best schedule may exceed the found one, if the search was coarse. Without a schedule a
+    /// finer search might have found all that was promised.
+    pub(super) fn missed(&self, found: Option<&Schedule>) -> Option<f64> {
+        let payoff = found.map_or(0, |schedule| schedule.payoff);
+        self.promised.map(|promised| promised.saturating_sub(payoff).max(0) as f64 / self.unit)
+    }
+
     /// End of a slot.
     pub(super) fn end_of(&self, at: usize) -> Time {
         self.slots.start(self.first + at as i64 + 1)
@@ -312,6 +322,7 @@ impl<'a> Market<'a> {
             amount: self.job.demand(role).amounts[resource],
             price: Worth::of(sum / slots[role as usize].max(1) as f64),
             idle: Worth::of(idle.filter(|(other, _)| *other == resource).map(|(_, price)| price).fold(0.0, f64::max)),
+            missed: Worth::of(self.missed(Some(schedule)).unwrap_or(0.0)),
             retry_at,
         })
     }

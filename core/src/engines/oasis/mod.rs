@@ -13,6 +13,11 @@
 //!   with it all prices, would be zero with time-critical jobs.
 //! * U and L come from the last arrivals, including the current one (`bounds = "learnt"`), or from a known workload
 //!   ([`known_bounds`]). U is at least e·L.
+//! * The paper's L multiplies two minima over all jobs, so that one tiny or nearly worthless job makes an idle resource
+//!   free for all, and prices choose between jobs only where a server is more than half booked. With
+//!   `bounds = "typical"` L is at least the price that clears the market of the last arrivals
+//!   ([`Bounds::cleared`](prices::Bounds::cleared)). Where they all fit, that is the paper's L. The paper's competitive
+//!   bound needs an L that turns no job away from an idle cluster, and doesn't hold for this one.
 //! * T is a rolling horizon (`timespan = "fixed"` counts T slots from time zero, as the paper does).
 //! * A job that arrives within a slot may use the rest of it, or the whole slot if it is at most `drift` late. At a
 //!   slot's start this changes nothing.
@@ -24,7 +29,8 @@
 //! * A job that couldn't run here even alone is neither admitted nor rejected. It waits for servers or limits to
 //!   change.
 //! * If a slot could hold more than 2¹⁸ chunks, or a search would take more than 4 million steps, work is counted in
-//!   grains of several chunks.
+//!   grains of several chunks. What the best schedules may be worth beyond the found ones then
+//!   is in the engine's readings and in the reasons of rejected jobs.
 //!
 //! **Execution.** Each slot deploys its bookings. Progress is the last report, plus the training of the observed
 //! workers since then, because reports may be slots apart. Future bookings are released if a job's progress deviates
@@ -63,6 +69,7 @@ pub use self::{
 };
 use self::{
     market::Market,
+    parameters::Prices,
     prices::{Bounds, Sample, Totals},
 };
 use crate::engine::{Budget, Engine, EngineError, Round, Triggers};
@@ -76,6 +83,7 @@ use crate::{
 
 impl Engine for Oasis {
     type Memo = Memo;
+    const MEMO_VERSION: u32 = 2;
     type Index = ();
 
     fn triggers(&self) -> Triggers {
@@ -104,12 +112,16 @@ impl Engine for Oasis {
     }
 
     /// The price of one per cent of a resource's total in the current slot, as the mean over the servers that host a
-    /// role.
+    /// role. If searches were too long for single chunks: how many, and the utility that this may have cost.
     fn readings(&self, state: &State, memo: &Memo) -> Vec<(String, f64)> {
         let totals = Totals::of(state);
         let bounds = self.bounds(state, memo, None, &totals);
         let page = memo.booked.get(&self.slots.of(state.now));
         let mut readings = Vec::new();
+        if memo.coarse.searches > 0 {
+            readings.push(("searches in coarse grains".to_owned(), memo.coarse.searches as f64));
+            readings.push(("utility missed by coarse grains, at most".to_owned(), memo.coarse.missed));
+        }
         for role in [Role::Worker, Role::Server] {
             for resource in (0..state.resources.count()).map(|at| ResourceId(at as u16)) {
                 let prices = state.present_servers().filter(|server| server.hosts.takes(role)).filter_map(|server| {
@@ -174,11 +186,15 @@ impl Oasis {
 
     /// U and L: known, or learnt from the last arrivals and this one.
     fn bounds(&self, state: &State, memo: &Memo, own: Option<&Sample>, totals: &Totals) -> Bounds {
-        let bounds = match &self.known {
-            Some(known) => known.bounds(&state.resources),
-            None => {
-                let samples = memo.window.iter().map(|sample| &**sample).chain(own);
-                Bounds::of(samples, totals, self.horizon.into())
+        let samples = memo.window.iter().map(|sample| &**sample).chain(own);
+        let learnt = || Bounds::of(samples.clone(), totals, self.horizon.into());
+        let bounds = match &self.prices {
+            Prices::Known(known) => known.bounds(&state.resources),
+            Prices::Learnt => learnt(),
+            Prices::Typical => {
+                let now = self.slots.of(state.now);
+                let first = samples.clone().map(|sample| sample.arrived).min().unwrap_or(now);
+                learnt().cleared(samples.clone(), totals, now - first + 1)
             }
         };
         bounds.scaled(self.price_scale)
@@ -187,6 +203,6 @@ impl Oasis {
     /// The sample of a job that arrives in this slot, for learnt bounds.
     fn sample(&self, job: &Job, training: &Training, utility: &Utility, slot: i64) -> Option<Sample> {
         let of = (job.id, &job.worker, &job.server);
-        Sample::new(of, training, utility, self.ahead(slot).into(), (self.slots.length, self.kappa))
+        Sample::new(of, training, utility, (slot, self.ahead(slot).into()), (self.slots.length, self.kappa))
     }
 }

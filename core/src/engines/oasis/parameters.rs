@@ -25,14 +25,24 @@ pub(super) enum Rejected {
     Retry(Span),
 }
 
+/// Where U and L come from.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Prices {
+    /// The last arrivals, by Eq. 23 to 26.
+    Learnt,
+    /// The same, with an L that clears their market at least.
+    Typical,
+    /// Settings.
+    Known(Known),
+}
+
 /// The engine. See the [module](super).
 #[derive(Clone, Debug)]
 pub struct Oasis {
     pub(super) slots: Slots,
     pub(super) horizon: u32,
     pub(super) fixed: bool,
-    /// Known bounds, instead of learnt ones.
-    pub(super) known: Option<Known>,
+    pub(super) prices: Prices,
     pub(super) window: usize,
     pub(super) price_scale: f64,
     pub(super) kappa: f64,
@@ -41,6 +51,8 @@ pub struct Oasis {
     pub(super) default_value: f64,
     pub(super) work_unit: WorkUnit,
     pub(super) own_demand: bool,
+    /// Maximum number of steps of one search. Then it is repeated with a coarser grain of work.
+    pub(super) most_searched: u64,
 }
 
 impl Build for Oasis {
@@ -56,8 +68,8 @@ impl Build for Oasis {
         let horizon = "T: slots that are looked ahead, or that there are in all (§V-A: 100 to 300)";
         let timespan =
             "\"rolling\": the horizon moves on with time; \"fixed\": T slots from time zero, as in the paper";
-        let bounds = "U and L of the prices: \"learnt\" from the last arrivals, or known, as l1 = …, l2 = …, \
-            u1 = { gpu = … }, u2 = { … }";
+        let bounds = "U and L of the prices: \"learnt\" from the last arrivals as in the paper; beyond the paper, \
+            \"typical\": L also clears their market; or known, as l1 = …, l2 = …, u1 = { gpu = … }, u2 = { … }";
         let price_scale = "U/L times this (Fig. 6: 0.2 to 10; below 1 where resources are scarce)";
         let kappa = "for L a job is worth at least this part of f(0), however late it ends";
         let drift = "a job whose progress is off its schedule by more than this part is scheduled anew";
@@ -75,7 +87,7 @@ impl Build for Oasis {
             slots: Slots { length: parameters.span("slot", "20m", slot)? },
             horizon: parameters.whole("horizon", 300, 1..=100_000, horizon)?,
             fixed: parameters.choice("timespan", "rolling", &[("rolling", false), ("fixed", true)], timespan)?,
-            known: known(parameters.text("bounds", "learnt", bounds)?)?,
+            prices: prices(parameters.text("bounds", "learnt", bounds)?)?,
             window: parameters.whole("window", 100, 1..=10_000, "so many of the last arrivals teach U and L")? as usize,
             price_scale: parameters.number("price_scale", 1.0, 1e-6..=1e6, price_scale)?,
             kappa: parameters.number("kappa", 0.01, 1e-12..=1.0, kappa)?,
@@ -88,18 +100,21 @@ impl Build for Oasis {
             default_value: parameters.number("default_value", 1.0, 0.0..=1e9, default_value)?,
             work_unit: parameters.choice("work_unit", "chunk", &units, work_unit)?,
             own_demand: parameters.flag("own_demand", false, own_demand)?,
+            most_searched: 1 << 22,
         })
     }
 }
 
-/// Parses the configured bounds of the prices. None if they are learnt.
-fn known(bounds: String) -> Result<Option<Known>, SettingsError> {
-    if bounds == "learnt" {
-        return Ok(None);
+/// Parses the configured bounds of the prices.
+fn prices(bounds: String) -> Result<Prices, SettingsError> {
+    match bounds.as_str() {
+        "learnt" => return Ok(Prices::Learnt),
+        "typical" => return Ok(Prices::Typical),
+        _ => {}
     }
-    Known::parse(&bounds).map(Some).map_err(|problem| {
+    Known::parse(&bounds).map(Prices::Known).map_err(|problem| {
         let given = Parameter::Text(bounds);
-        let allowed = "\"learnt\" or l1 = …, l2 = …, u1 = { … }, u2 = { … }";
+        let allowed = "\"learnt\", \"typical\" or l1 = …, l2 = …, u1 = { … }, u2 = { … }";
         SettingsError::new("parameters.bounds", format!("{given} must be {allowed}: {problem}"))
     })
 }

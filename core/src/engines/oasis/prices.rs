@@ -25,31 +25,56 @@ pub(super) struct Sample {
     last: f64,
     /// ⌈E·N·m⌉ in worker-slots.
     work: u64,
+    /// The same of its parameter servers, with N workers.
+    server_work: u64,
+    /// The slot of its arrival.
+    pub(super) arrived: i64,
+    /// Number of slots from then on in which an end is worth at least half of its best one.
+    patience: u64,
     worker: Amounts,
     server: Amounts,
 }
 
 impl Sample {
-    /// A sample from a job's utility and work. `slots` is the number of slots between its arrival and the horizon.
-    /// `None` if its utility is 0.
+    /// A sample from a job's utility and work. It `arrived` in a slot, and `slots` is the number of slots from then to
+    /// the horizon. `None` if its utility is 0.
     pub(super) fn new(
         (id, worker, server): (JobId, &Demand, &Demand),
         training: &Training,
         utility: &Utility,
-        slots: u64,
+        (arrived, slots): (i64, u64),
         (slot, kappa): (Span, f64),
     ) -> Option<Self> {
         let after = |slots: u64| utility.at(Span(slot.0.saturating_mul(i64::try_from(slots).unwrap_or(i64::MAX))));
         let at_once = after(0);
         // A job that ends in the slot it arrives in earns f(0).
         let best = after(training.shortest(slot).max(1) - 1);
+        let work = training.workers_for(training.work(), slot).max(1);
+        let most = training.shapes().last().unwrap_or_default();
+        // Utility never rises with time.
+        let (mut patience, mut too_late) = (0, slots);
+        while patience < too_late {
+            let middle = patience + (too_late - patience) / 2;
+            if after(middle) < best / 2.0 { too_late = middle } else { patience = middle + 1 }
+        }
         (at_once > 0.0).then(|| Self {
             job: id,
             best: best.max(kappa * at_once),
             last: after(slots.max(1) - 1).max(kappa * at_once),
-            work: training.workers_for(training.work(), slot).max(1),
+            work,
+            server_work: work.saturating_mul(most.servers.into()).div_ceil(u64::from(most.workers).max(1)),
+            arrived,
+            patience,
             worker: worker.amounts.clone(),
             server: server.amounts.clone(),
+        })
+    }
+
+    /// What all of its work takes of each resource: 1 is the resource's total for a slot.
+    fn units<'a>(&'a self, totals: &'a Totals) -> impl Iterator<Item = ((Role, ResourceId), f64)> + 'a {
+        [(Role::Worker, self.work), (Role::Server, self.server_work)].into_iter().flat_map(move |(role, work)| {
+            let shares = totals.shares(role, self.demand(role));
+            shares.map(move |(resource, share)| ((role, resource), work as f64 * share))
         })
     }
 
@@ -131,6 +156,37 @@ impl Bounds {
             }
         }
         bounds
+    }
+
+    /// The same with L at least the price that clears the market: the worth per unit of the first of the `samples`, by
+    /// descending worth per unit, for which no room is left. The last arrivals had the room of `seen` slots, and of as
+    /// many more as they can wait on average. A unit is all of one resource for a slot. The arrivals of a cluster that
+    /// has room for all of them leave L as it is. O(n log n) for n samples.
+    pub(super) fn cleared<'a>(
+        mut self,
+        samples: impl Iterator<Item = &'a Sample> + Clone,
+        totals: &Totals,
+        seen: i64,
+    ) -> Self {
+        let count = samples.clone().count().max(1);
+        let patience: f64 = samples.clone().map(|sample| sample.patience as f64).sum();
+        let slots = seen as f64 + patience / count as f64;
+        let all = |sample: &Sample| sample.units(totals).fold(0.0, |sum, (_, units)| sum + units);
+        let asks = samples.map(|sample| (sample.best / all(sample), sample));
+        let mut asks: Vec<(f64, &Sample)> = asks.filter(|(worth, _)| worth.is_finite()).collect();
+        asks.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut taken: BTreeMap<(Role, ResourceId), f64> = BTreeMap::new();
+        let full = asks.into_iter().find(|(_, sample)| {
+            sample.units(totals).fold(false, |full, (of, units)| {
+                let sum = taken.entry(of).or_default();
+                *sum += units;
+                full || *sum > slots
+            })
+        });
+        if let Some((price, _)) = full {
+            self.low = self.low.map(|low| low.max(price));
+        }
+        self
     }
 
     /// U/L times a factor, with U at least e·L.
@@ -243,7 +299,8 @@ pub fn known_bounds(
         let utility = spec.utility.clone().unwrap_or_else(unnamed_worth);
         let passed = u64::try_from(arrival.0.div_euclid(slot.0)).unwrap_or(0);
         let of = (JobId(at as u64), &worker, &server);
-        samples.extend(Sample::new(of, &training, &utility, slots.saturating_sub(passed), (slot, kappa)).map(Arc::new));
+        let of_time = (passed as i64, slots.saturating_sub(passed));
+        samples.extend(Sample::new(of, &training, &utility, of_time, (slot, kappa)).map(Arc::new));
     }
     let totals = Totals::of(&state);
     Ok(Bounds::of(samples.iter().map(|sample| &**sample), &totals, slots).text(&types))

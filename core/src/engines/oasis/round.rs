@@ -12,7 +12,7 @@ use super::{
     bookings::{Admission, Memo, Planned},
     market::Market,
     parameters::{Oasis, Rejected, WorkUnit},
-    search::{Problem, Schedule, best, earliest},
+    search::{Problem, Schedule, best, earliest, promised},
 };
 use crate::{
     decision::Verdict,
@@ -25,8 +25,6 @@ use crate::{
     time::Time,
 };
 
-/// Maximum number of steps of one search. Then it is repeated with a coarser grain of work.
-const MOST_SEARCHED: u64 = 1 << 22;
 /// Factor by which the grain grows.
 const COARSER: u64 = 8;
 
@@ -230,6 +228,9 @@ impl<'a> Round<'a> {
         let left = (training.work() - base.min(training.work())).max(1);
         let mut market = Market::new(engine, state, self.memo, (job, &training), utility.clone(), left, self.budget)?;
         let found = self.search(&mut market, best)?;
+        if let Some(missed) = market.missed(found.as_ref()) {
+            self.memo.coarse.count(missed);
+        }
         if admitted.is_none() {
             self.learn(job, &training, &utility);
         }
@@ -276,12 +277,16 @@ impl<'a> Round<'a> {
         market: &mut Market<'_>,
         search: fn(&Problem, &mut Budget) -> Result<Option<Schedule>, EngineError>,
     ) -> Result<Option<Schedule>, EngineError> {
+        let most = self.engine.most_searched;
         loop {
-            let mut part = self.budget.part(MOST_SEARCHED);
+            let mut part = self.budget.part(most);
             let found = search(&market.problem, &mut part);
             self.budget.spend(part.spent())?;
             match found {
-                Err(EngineError::Exhausted { given: MOST_SEARCHED }) if market.problem.work > 1 => {
+                Err(EngineError::Exhausted { given }) if given == most && market.problem.work > 1 => {
+                    if market.promised.is_none() {
+                        market.promised = promised(&market.problem, self.budget)?;
+                    }
                     market.coarsen(COARSER)
                 }
                 found => return found,

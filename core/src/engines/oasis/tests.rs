@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use imbl::Vector;
 use proptest::{collection::vec, prelude::*, sample::select};
 
-use super::{Memo, Oasis, Problem, Schedule, best, curve::*, earliest, parameters::WorkUnit};
+use super::{Memo, Oasis, Problem, Schedule, best, curve::*, earliest, parameters::WorkUnit, search::promised};
 use crate::engine::{Build, Engine};
 use crate::{
     Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Span, Time, Verdict,
@@ -383,6 +383,180 @@ proptest! {
             prop_assert!(finer.is_some_and(|finer| finer >= chunks), "{finer:?} instead of {chunks}");
         }
     }
+}
+
+/// A worker's or a parameter server's price by Eq. 21 and 22, and the room for it, on every server that hosts the role.
+fn quotes(bench: &Bench, job: &crate::job::Job, role: crate::Role, slot: i64) -> Vec<(u32, f64)> {
+    let state = bench.state();
+    let named = |name: &str| state.resources.id(name).unwrap();
+    let demand: Vec<_> =
+        ["cpu", "gpu", "bandwidth"].map(named).into_iter().map(|r| (r, job.demand(role).amounts[r])).collect();
+    let hosts = || state.present_servers().filter(|server| server.hosts.takes(role));
+    let total = |r| hosts().map(|server| server.capacity[r]).sum::<i64>() as f64;
+    let (low, high) = if role == crate::Role::Worker { (0.02, 3.0) } else { (0.05, 4.0) };
+    hosts()
+        .map(|server| {
+            let taken =
+                |r| bench.memo.booked.get(&slot).and_then(|page| page.get(&server.id)).map_or(0, |booked| booked[r]);
+            let needs = demand.iter().filter(|(_, need)| *need > 0);
+            let room = needs.clone().map(|(r, need)| (server.capacity[*r] - taken(*r)) / need).min().unwrap();
+            let price = |&(r, need): &(crate::ResourceId, i64)| {
+                let has = server.capacity[r].max(1) as f64;
+                need as f64 / total(r) * low * f64::powf(high / low, taken(r) as f64 / has)
+            };
+            let price = if room > 0 { needs.map(price).sum() } else { 0.0 };
+            (room.max(0) as u32, price)
+        })
+        .collect()
+}
+
+/// The least sum of prices by number of slots, over all ways to put them on the servers.
+fn cheapest(quotes: &[(u32, f64)]) -> BTreeMap<u32, f64> {
+    let mut sums = BTreeMap::from([(0, 0.0)]);
+    for (room, price) in quotes {
+        let mut next: BTreeMap<u32, f64> = BTreeMap::new();
+        for (count, sum) in &sums {
+            for here in 0..=*room {
+                let all = sum + f64::from(here) * price;
+                next.entry(count + here).and_modify(|least| *least = least.min(all)).or_insert(all);
+            }
+        }
+        sums = next;
+    }
+    sums
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// COST_t(d) of Alg. 2 by brute force: every number of workers and of parameter servers, on every choice of
+    /// servers, that meets constraints (2) to (7).
+    #[test]
+    fn the_cost_of_work_in_a_slot_is_the_least_of_all_choices(
+        servers in cluster(), jobs in vec(job(), 1..6), horizon in 1..8_u32,
+    ) {
+        let servers: Vec<ServerSpec> =
+            servers.into_iter().filter(|server| server.labels["hosts"] != "both").collect();
+        let table = |high: f64| format!("{{ cpu = {high}, gpu = {high}, bandwidth = {high} }}");
+        let bounds = format!("l1 = 0.02, l2 = 0.05, u1 = {}, u2 = {}", table(3.0), table(4.0));
+        let engine = engine(&[("horizon", Parameter::Number(horizon.into())), ("bounds", text(&bounds))]);
+        let mut bench = Bench::new(engine, servers);
+        for (number, (spec, _)) in jobs.into_iter().enumerate() {
+            let Some(id) = bench.submit(Time(0), JobSpec { name: format!("j{number}"), ..spec }) else { continue };
+            if let Some((problem, unit)) = bench.problem(id) {
+                let job = &bench.state().jobs[&id];
+                let data = job.spec.dataset.as_ref().unwrap();
+                let mbit = |role: &RoleSpec| role.demand["bandwidth"];
+                let (b, server_b) = (mbit(&job.spec.worker), mbit(job.spec.server.as_ref().unwrap()));
+                // M·(τ + 2e/b), in seconds.
+                let exchange = 16.0 * (job.spec.model_size << 20) as f64 / (b as f64 * 1e6);
+                let chunk = f64::from(data.batches_per_chunk) * (data.batch_time.unwrap().as_seconds() + exchange);
+                for (slot, curve) in problem.slots.iter().enumerate() {
+                    let curve = &problem.curves[*curve as usize];
+                    let of = |role| cheapest(&quotes(&bench, job, role, slot as i64));
+                    let (workers, parameters) = (of(crate::Role::Worker), of(crate::Role::Server));
+                    let mut least: BTreeMap<u64, f64> = BTreeMap::new();
+                    for (y, worker_cost) in workers.range(1..=data.chunks.min(9)) {
+                        for (z, server_cost) in parameters.range(1..=(*y).min(9)) {
+                            let done = f64::from(*y) * SLOT.as_seconds() / chunk;
+                            // A whole number that isn't exact in binary.
+                            let done = (libm::floor(done + 1e-9) as u64).min(problem.work);
+                            if i64::from(*y) * b <= i64::from(*z) * server_b && done > 0 {
+                                let cost = worker_cost + server_cost;
+                                least.entry(done).and_modify(|least| *least = least.min(cost)).or_insert(cost);
+                            }
+                        }
+                    }
+                    for work in 1..=problem.work {
+                        let expected = least.range(work..).map(|(_, cost)| *cost).min_by(f64::total_cmp);
+                        let found = curve.choice_for(work).map(|choice| choice.cost as f64 / unit);
+                        prop_assert_eq!(found.is_some(), expected.is_some(), "{} in slot {}", work, slot);
+                        let (found, expected) = (found.unwrap_or(0.0), expected.unwrap_or(0.0));
+                        prop_assert!((found - expected).abs() <= 1e-9 * (1.0 + expected), "{work}: {found}, {expected}");
+                    }
+                }
+            }
+            bench.decide();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_schedule_is_worth_more_than_promised_and_coarse_grains_lose_no_more(
+        problem in problem(), times in 2..5_u64,
+    ) {
+        let fine = best(&problem, &mut unlimited()).unwrap();
+        let promise = promised(&problem, &mut unlimited()).unwrap();
+        prop_assert_eq!(promise.is_some(), fine.is_some());
+        if let (Some(promise), Some(fine)) = (promise, fine) {
+            prop_assert!(promise >= fine.payoff, "{promise}, {}", fine.payoff);
+            let coarser = |choice: &Choice| Choice { work: choice.work / times, ..*choice };
+            let coarse = Problem {
+                work: problem.work.div_ceil(times),
+                curves: problem
+                    .curves
+                    .iter()
+                    .map(|curve| Curve::new(curve.choices().iter().map(coarser).collect()))
+                    .collect(),
+                ..problem
+            };
+            if let Some(coarse) = best(&coarse, &mut unlimited()).unwrap() {
+                prop_assert!(coarse.payoff <= fine.payoff, "{} of {}", coarse.payoff, fine.payoff);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_search_that_is_too_long_is_repeated_in_coarser_grains_and_says_so() {
+    let servers = vec![
+        server("h", "workers", &[("cpu", 7000)]),
+        server("i", "workers", &[("cpu", 3000)]),
+        server("k", "servers", &[("cpu", 100_000)]),
+    ];
+    let spec = |name: &str, value: f64| JobSpec {
+        worker: role(&[("cpu", 1000)], 40),
+        server: Some(role(&[("cpu", 1000)], 40)),
+        dataset: Some(Dataset {
+            chunks: 40,
+            batches_per_chunk: 1,
+            epochs: 3,
+            batch_time: Some(SLOT),
+            ..Dataset::default()
+        }),
+        utility: Some(Utility { value, target: Span(20 * SLOT.0), ..Utility::new(UtilityKind::Linear) }),
+        ..JobSpec::minimal(name)
+    };
+    let mut engine = engine(&[("horizon", Parameter::Number(30.0))]);
+    let bench = |engine: Oasis| {
+        let mut bench = Bench::new(engine, servers.clone());
+        for (name, value) in [("a", 9.0), ("b", 5.0), ("c", 0.1)] {
+            bench.submit(Time(0), spec(name, value)).unwrap();
+        }
+        let proposal = bench.decide();
+        let missed: Vec<Worth> = proposal
+            .changes
+            .iter()
+            .filter_map(|(_, verdict)| match verdict {
+                Verdict::Reject(Reason::PricedOut(priced)) => Some(priced.missed),
+                _ => None,
+            })
+            .collect();
+        (bench.memo.coarse.searches, missed)
+    };
+    let (searches, missed) = bench(engine.clone());
+    assert_eq!(searches, 0);
+    assert!(missed.iter().all(|missed| *missed == Worth::default()), "{missed:?}");
+    let mut alone = Bench::new(engine.clone(), servers.clone());
+    let id = alone.submit(Time(0), spec("a", 9.0)).unwrap();
+    let mut budget = Budget::steps(1 << 30);
+    best(&alone.problem(id).unwrap().0, &mut budget).unwrap();
+    engine.most_searched = budget.spent() - 1;
+    let (searches, _) = bench(engine);
+    assert!(searches > 0);
 }
 
 #[test]

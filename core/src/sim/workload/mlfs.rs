@@ -13,10 +13,13 @@
 //! (as in Philly), so two tasks often share one without loss, but not always. Traffic entirely between servers makes an
 //! iteration a tenth to a half longer.
 
+use std::collections::BTreeMap;
+
 use super::{Entry, Request, SimJob, Workload, trace};
 use crate::{
     job::{Convergence, JobSpec, Partition, Resize, RoleSpec, StopChoice, TrainingMode},
     server::ServerSpec,
+    settings::Parameter,
     sim::{draws::Draws, truth::Curve, truth::Goal, truth::Loss, truth::SlotLoad, truth::Speed, truth::Truth},
     time::{Span, Time},
 };
@@ -77,6 +80,8 @@ fn workload(request: &Request, servers: u32, jobs: u32, hours: f64, gpus: fn(u32
         enact_delay: Span::seconds(1),
         report_every: Span::seconds(60),
         oversubscribe: 2000,
+        // MLFS's authors compare with Tiresias's Gittins index (§4.1).
+        parameters: BTreeMap::from([("tiresias.order".to_owned(), Parameter::Text("gittins".into()))]),
         ..Workload::default()
     }
 }

@@ -128,6 +128,7 @@ fn build(request: &Request, kind: Kind) -> Result<Workload, WorkloadError> {
             ("on_change".to_owned(), Parameter::Flag(true)),
             ("fifo.placement".to_owned(), round_robin()),
             ("drf.placement".to_owned(), round_robin()),
+            ("drf.servers".to_owned(), Parameter::Text("fewest".into())),
         ]),
         ..Workload::default()
     })

@@ -15,10 +15,13 @@
 //! elsewhere. CPU and memory (4 cores and 16 GiB per worker, of 48 and 192 on a server) are our choice, so that GPUs
 //! are the scarce resource.
 
+use std::collections::BTreeMap;
+
 use super::{Entry, Request, SimJob, Workload, WorkloadError};
 use crate::{
     job::{Convergence, JobSpec, RoleSpec, TrainingMode},
     server::ServerSpec,
+    settings::Parameter,
     sim::{draws::Draws, truth::Goal, truth::Speed, truth::StepTime, truth::Truth},
     time::{Span, Time},
 };
@@ -161,6 +164,8 @@ pub fn from_rows(rows: &[Row], servers: Option<u32>) -> Result<Workload, Workloa
         servers: (0..servers.unwrap_or(SERVERS)).map(server).collect(),
         enact_delay: Span::seconds(1),
         report_every: Span::seconds(30),
+        // 16 GPU-hours, as Pollux's authors have it: with a lower one nearly all of these jobs leave the first queue.
+        parameters: BTreeMap::from([("tiresias.thresholds".to_owned(), Parameter::Text("57600".into()))]),
         ..Workload::default()
     })
 }

@@ -32,12 +32,10 @@ import org.junit.jupiter.api.MethodOrderer;
 import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestMethodOrder;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** The shipped plug-ins in a real ResourceManager with real NodeManagers: the life of one job, step by step. */
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
-@Timeout(240)
 class ClusterIT {
     private static final int TTL_MS = 4000;
     private static final int SMALLEST = 2048;

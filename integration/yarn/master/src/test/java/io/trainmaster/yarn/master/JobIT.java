@@ -34,12 +34,10 @@ import org.junit.jupiter.api.MethodOrderer;
 import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestMethodOrder;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** The whole system in a real YARN: daemon, plug-ins, ApplicationMaster and training program. */
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
-@Timeout(500)
 class JobIT {
     private static final Path CLUSTER = Path.of(System.getenv("TRAINMASTER_YARN_CLUSTER"));
     private static final Path DAEMON = Path.of(Optional.ofNullable(System.getenv("TRAINMASTER_BIN"))
@@ -189,7 +187,7 @@ class JobIT {
 
     private static String output(String... arguments) throws Exception {
         Process process = trainmaster(arguments);
-        assertTrue(process.waitFor(30, TimeUnit.SECONDS), () -> String.join(" ", arguments) + await.tails());
+        assertTrue(process.waitFor(300, TimeUnit.SECONDS), () -> String.join(" ", arguments) + await.tails());
         String output = Files.readString(folder.resolve(arguments[0] + ".log"));
         if (process.exitValue() != 0) {
             throw new IOException(output);
@@ -433,7 +431,7 @@ class JobIT {
         Set<Long> before = knowingPeers(trains);
         killDaemon();
         checkOtherStarts("ordinary");
-        await.until("it trains in standalone mode", Duration.ofSeconds(30), () -> isStandalone(waits));
+        await.until("it trains in standalone mode", () -> isStandalone(waits));
         checkTrains(waits, "the sidecar died");
         assertTrue(isStandalone(waits));
         assertEquals(before, pids(trains), "the training job continues");
@@ -510,7 +508,7 @@ class JobIT {
             submission.setAMContainerSpec(ContainerLaunchContext.newInstance(
                     null, Map.of(), List.of("touch '" + sign + "'"), null, null, null));
             client.submitApplication(submission);
-            await.until(name + " ordinary application starts", Duration.ofSeconds(20), () -> Files.exists(sign));
+            await.until(name + " ordinary application starts", () -> Files.exists(sign));
         }
     }
 }

@@ -29,11 +29,9 @@ import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** The shipped ApplicationMaster in a real YARN, with a fake adapter. */
-@Timeout(240)
 class MasterIT {
     private static final int SMALL = 1024;
     private static final int LARGE = 2048;
