@@ -201,6 +201,8 @@ fn build(request: &Request, kind: &Kind) -> Workload {
         ("srtf.placement".to_owned(), Parameter::Text("consolidate".into())),
         ("fifo.placement".to_owned(), Parameter::Text("consolidate".into())),
         ("drf.placement".to_owned(), Parameter::Text("consolidate".into())),
+        // The paper's Tiresias-L has two queues.
+        ("tiresias.thresholds".to_owned(), Parameter::Text("3250".into())),
     ]);
     if !kind.wide {
         // These engines stay at the edge. `batch` can use the cheapest place.
