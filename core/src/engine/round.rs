@@ -301,9 +301,9 @@ pub(crate) fn extra(from: Shape, to: Shape) -> Shape {
     Shape { workers: to.workers - from.workers, servers: to.servers - from.servers }
 }
 
-/// Allocates shapes step by step while the ledger has room. The step with the smallest key is next. `key(job, from, to)` is `None`
-/// for a step that isn't wanted. Ties go to the earlier job in `shares`. A job that doesn't get its smallest shape
-/// keeps an empty one, and `refused` is called with the reason. O(log jobs) per step.
+/// Allocates shapes step by step while the ledger has room. The step with the smallest key is next. `key(job, from,
+/// to)` is `None` for a step that isn't wanted. Ties go to the earlier job in `shares`. A job that doesn't get its
+/// smallest shape keeps an empty one, and `refused` is called with the reason. O(log jobs) per step.
 pub(crate) fn hand_out<K: Ord>(
     state: &State,
     shares: &mut [(&Arc<Job>, Shape)],

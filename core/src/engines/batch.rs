@@ -19,8 +19,8 @@
 //! * **Order.** The cost of a batch is minimised by regret. Each job is tried at the edge alone and in the cloud alone,
 //!   with the free room. The job with the largest additional cost of its more expensive place, per share of the cluster
 //!   that it takes, comes first. Jobs with one possible place come before all others. Each job gets the cheaper place
-//!   if it still holds the whole job, if only with the fewest workers, otherwise the other one. (The assignment of cheap
-//!   room is a knapsack problem. This is its greedy rule, which is exact except for the last job that fits.)
+//!   if it still holds the whole job, if only with the fewest workers, otherwise the other one. (The assignment of
+//!   cheap room is a knapsack problem. This is its greedy rule, which is exact except for the last job that fits.)
 //! * **Splitting.** A job that neither place holds is spread over both, cheaper servers first. Its gradients may then
 //!   cross the uplink, but the job runs.
 //! * **Ties.** If prices are equal, the edge comes first, because the data is there.

@@ -6,9 +6,9 @@
 //! if possible; from a GPU with a utilisation above a threshold, the job with the lowest utilisation moves to the GPU
 //! with the lowest utilisation.
 //!
-//! * Jobs are ordered as under [`fifo`](super::fifo), and get their requested shape or nothing. A job that fits may pass
-//!   one that doesn't: Gandiva itself suspends and resumes jobs, so that its queue never blocks. `backfill = false` is
-//!   the strict queue.
+//! * Jobs are ordered as under [`fifo`](super::fifo), and get their requested shape or nothing. A job that fits may
+//!   pass one that doesn't: Gandiva itself suspends and resumes jobs, so that its queue never blocks.
+//!   `backfill = false` is the strict queue.
 //! * A slot goes to a server of its own job, or else to one with jobs of its affinity, or else to one without jobs, or
 //!   else to any. Among these it goes to the server with the least used GPU, and to that GPU. If the pool
 //!   [oversubscribes](crate::settings::ShapeRules::oversubscribe), tasks share GPUs, unless the measured or expected

@@ -20,9 +20,9 @@
 //!   before then. Q ignores chunks with a lower rate that are still on their way at t0. With `count_coming` it includes
 //!   those that would have to wait (an addition to the paper).
 //! * The cloud is limited. It takes a whole job at the rate without communication, or all remaining chunks after the
-//!   first one that went there, only if it has a free worker for each. Otherwise it takes single chunks, which queue and
-//!   preempt there as at the edge (`cloud_queues`). In the paper's cloud without end a free worker is always as good, and
-//!   nothing is preempted there.
+//!   first one that went there, only if it has a free worker for each. Otherwise it takes single chunks, which queue
+//!   and preempt there as at the edge (`cloud_queues`). In the paper's cloud without end a free worker is always as
+//!   good, and nothing is preempted there.
 //! * A job can have fewer workers than chunks (`worker.max`). Beyond this number, only its own workers are considered.
 //! * Parameter servers (A_ps) stay on their server, also during breaks, while there is room, because moving them is a
 //!   restart. Otherwise, and at first, they go to the edge server with the most free bandwidth (`ps = "random"` as in

@@ -472,7 +472,8 @@ proptest! {
                         let found = curve.choice_for(work).map(|choice| choice.cost as f64 / unit);
                         prop_assert_eq!(found.is_some(), expected.is_some(), "{} in slot {}", work, slot);
                         let (found, expected) = (found.unwrap_or(0.0), expected.unwrap_or(0.0));
-                        prop_assert!((found - expected).abs() <= 1e-9 * (1.0 + expected), "{work}: {found}, {expected}");
+                        let close = (found - expected).abs() <= 1e-9 * (1.0 + expected);
+                        prop_assert!(close, "{work}: {found}, {expected}");
                     }
                 }
             }

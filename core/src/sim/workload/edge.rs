@@ -1,6 +1,6 @@
 //! The experiments of the edge-cloud scheduler A_online: `edge` is its simulation, `edge-testbed` its testbed of nine
-//! machines. They were fixed before any engine ran on them. `edge-bounded` isn't in the paper: the same simulation with a
-//! cloud that can be full, and with owners who request as many workers as there are chunks.
+//! machines. They were fixed before any engine ran on them. `edge-bounded` isn't in the paper: the same simulation with
+//! a cloud that can be full, and with owners who request as many workers as there are chunks.
 //!
 //! The values of `edge`, with their sources:
 //!
@@ -41,9 +41,9 @@
 //! GPUs.
 //!
 //! `edge-bounded` has the jobs and the edge of `edge`, and 50 GPUs of each type in the cloud, about as many as the edge
-//! has; `edge-bounded-25` and `-100` have half and twice as many. Owners request one worker per chunk, as far as the edge
-//! has GPUs of the type, so that an engine that gives jobs what they request isn't held to a tenth of the workers. No
-//! engine is kept out of the cloud. These sizes were chosen with earlier runs of the engines at hand.
+//! has; `edge-bounded-25` and `-100` have half and twice as many. Owners request one worker per chunk, as far as the
+//! edge has GPUs of the type, so that an engine that gives jobs what they request isn't held to a tenth of the workers.
+//! No engine is kept out of the cloud. These sizes were chosen with earlier runs of the engines at hand.
 
 use std::collections::BTreeMap;
 
