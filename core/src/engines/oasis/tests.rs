@@ -402,7 +402,7 @@ fn quotes(bench: &Bench, job: &crate::job::Job, role: crate::Role, slot: i64) ->
             let room = needs.clone().map(|(r, need)| (server.capacity[*r] - taken(*r)) / need).min().unwrap();
             let price = |&(r, need): &(crate::ResourceId, i64)| {
                 let has = server.capacity[r].max(1) as f64;
-                need as f64 / total(r) * low * f64::powf(high / low, taken(r) as f64 / has)
+                need as f64 / total(r) * low * libm::pow(high / low, taken(r) as f64 / has)
             };
             let price = if room > 0 { needs.map(price).sum() } else { 0.0 };
             (room.max(0) as u32, price)
