@@ -15,9 +15,9 @@
 //!   ([`known_bounds`]). U is at least e·L.
 //! * The paper's L multiplies two minima over all jobs, so that one tiny or nearly worthless job makes an idle resource
 //!   free for all, and prices choose between jobs only where a server is more than half booked. With
-//!   `bounds = "typical"` L is at least the price that clears the market of the last arrivals
-//!   ([`Bounds::cleared`](prices::Bounds::cleared)). Where they all fit, that is the paper's L. The paper's competitive
-//!   bound needs an L that turns no job away from an idle cluster, and doesn't hold for this one.
+//!   `bounds = "typical"` L is at least the price that clears the market of the last arrivals (`Bounds::cleared`).
+//!   Where they all fit, that is the paper's L. The paper's competitive bound needs an L that turns no job away from an
+//!   idle cluster, and doesn't hold for this one.
 //! * T is a rolling horizon (`timespan = "fixed"` counts T slots from time zero, as the paper does).
 //! * A job that arrives within a slot may use the rest of it, or the whole slot if it is at most `drift` late. At a
 //!   slot's start this changes nothing.
