@@ -1,6 +1,6 @@
 //! Conversion of jobs' states for users.
 
-use trainmaster_core::{End, Job, Mode, Phase, Shape, State, Verdict};
+use trainmaster_core::{End, Job, Mode, Phase, Shape, State, Verdict, fit::Prediction};
 
 use crate::{ConvertError, job::external_to_wire, slot::slots_to_wire, v1};
 
@@ -15,7 +15,11 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
     };
     let shape = given.map_or(Shape::default(), |allocation| allocation.shape());
     let reason = words_for(state, job, &verdict);
-    let prediction = job.learnt.fits.convergence.as_ref();
+    // A fixed number of epochs is known before the first fit.
+    let fixed = job.spec.convergence.fixed().map(f64::from);
+    let predicted = |part: fn(&Prediction) -> u64| {
+        fixed.or_else(|| job.learnt.fits.convergence.as_ref().map(|prediction| part(prediction) as f64))
+    };
     v1::JobStatus {
         job: job.id.0,
         name: job.spec.name.clone(),
@@ -28,9 +32,9 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         step: job.learnt.progress.step,
         epoch: job.learnt.progress.epoch,
         loss: job.learnt.progress.loss,
-        predicted_epochs: prediction.map(|at| at.epochs as f64),
-        predicted_low: prediction.map(|at| at.low as f64),
-        predicted_high: prediction.map(|at| at.high as f64),
+        predicted_epochs: predicted(|prediction| prediction.epochs),
+        predicted_low: predicted(|prediction| prediction.low),
+        predicted_high: predicted(|prediction| prediction.high),
         remaining_ms: (!shape.is_empty()).then(|| job.remaining_time(shape)).flatten().map(|span| span.0),
         submitted_ms: job.arrival.0,
         started_ms: job.seen.started.map(|at| at.0),
@@ -161,9 +165,25 @@ pub fn mode_from_wire(mode: i32) -> Result<Mode, ConvertError> {
 
 #[cfg(test)]
 mod tests {
+    use trainmaster_core::job::Convergence;
     use trainmaster_core::{Event, Incarnation, JobSpec, ObservedSlot, Role, Scheduler, ServerSpec, Settings, Time};
 
     use super::*;
+
+    #[test]
+    fn a_fixed_number_of_epochs_is_known_before_the_first_report() {
+        let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
+        for (name, convergence) in [("counted", Convergence::after(3)), ("converging", Convergence::default())] {
+            let spec = Box::new(JobSpec { convergence, ..JobSpec::minimal(name) });
+            scheduler.apply(Time(1), Event::JobSubmitted { spec, external: None, token_hash: None }).unwrap();
+        }
+        let status = |name| {
+            let status = job_status(scheduler.state(), scheduler.state().find_job(name).unwrap());
+            [status.predicted_epochs, status.predicted_low, status.predicted_high]
+        };
+        assert_eq!(status("counted"), [Some(3.0); 3]);
+        assert_eq!(status("converging"), [None; 3]);
+    }
 
     #[test]
     fn a_job_waits_until_it_is_observed() {
