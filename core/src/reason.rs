@@ -265,7 +265,6 @@ pub struct PricedOut {
     pub idle: Worth,
     /// By how much the payoff of the best schedule may exceed this one: 0, unless the search was too long and counted
     /// work coarsely.
-    #[serde(default)]
     pub missed: Worth,
     /// Time of the next attempt. `None`: there is no automatic one.
     pub retry_at: Option<Time>,

@@ -131,11 +131,19 @@ fn a_job_gets_the_workers_that_cost_least_of_those_that_are_free() {
         assert_eq!(shape, expected, "{elastic_is}, {free} GPUs");
     }
     // Each of a batch gets what those before it left, and a job of unknown duration what it requested.
-    let mut scheduler = cluster(settings(&[]), &[gpus("edge", "a", 30)]);
+    let any = settings(&[("elastic", Parameter::Text("any".into()))]);
+    let mut scheduler = cluster(any.clone(), &[gpus("edge", "a", 30)]);
     let unknown = JobSpec { dataset: None, ..elastic("unknown") };
     let jobs = batch(&mut scheduler, 0, [elastic("first"), unknown, elastic("second"), elastic("third")]);
     let workers = jobs.map(|job| verdict(&scheduler, job).allocation().map(|held| held.shape().workers));
     assert_eq!(workers, [Some(12), Some(4), Some(12), Some(2)]);
+    // Without parameter servers every number costs the same, to a millisecond for each worker.
+    let mut scheduler = cluster(any, &[gpus("edge", "a", 30)]);
+    let mut ring = elastic("ring");
+    (ring.server, ring.mode) = (None, TrainingMode::AllReduce);
+    ring.dataset.as_mut().unwrap().batch_time = Some(trainmaster_core::Span(7919));
+    let [ring] = batch(&mut scheduler, 0, [ring]);
+    assert_eq!(verdict(&scheduler, ring).allocation().map(|held| held.shape().workers), Some(12));
 }
 
 #[test]

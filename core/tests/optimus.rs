@@ -538,6 +538,34 @@ fn drf_pairs_workers_with_parameter_servers_and_spreads_them() {
 }
 
 #[test]
+fn drf_can_give_jobs_as_few_parameter_servers_as_carry_their_bandwidth() {
+    // A parameter server carries four workers, and the server has 10 Gbit/s.
+    for (servers, expected) in [("paired", wp(2, 2)), ("fewest", wp(4, 1))] {
+        let mut scheduler = cluster(
+            plain_with("drf", &[("servers", Parameter::Text(servers.into()))]),
+            &[server("s0", 8, 64, &["gpu"; 5])],
+        );
+        let mut spec = job("a", (1, 8, 1), (1, 8, 1));
+        spec.worker.demand = [("gpu", 1000), ("cpu", 1000), ("bandwidth", 1000)].map(named).into();
+        spec.server.as_mut().unwrap().demand = [("cpu", 1500), ("bandwidth", 4000)].map(named).into();
+        spec.dataset = Some(trainmaster_core::job::Dataset {
+            chunks: 8,
+            batches_per_chunk: 1,
+            epochs: 9,
+            batch_time: Some(Span(1000)),
+            ..Default::default()
+        });
+        let id = submit(&mut scheduler, 0, spec);
+        scheduler.decide(Time(0));
+        assert_eq!(shape(&scheduler, id), expected, "{servers}");
+    }
+}
+
+fn named((name, amount): (&str, i64)) -> (String, i64) {
+    (name.to_owned(), amount)
+}
+
+#[test]
 fn fifo_goes_by_priority_then_arrival_with_optional_backfill() {
     for backfill in [false, true] {
         let mut scheduler = cluster(plain_with("fifo", &[("backfill", Parameter::Flag(backfill))]), &[gpus(4)]);

@@ -60,13 +60,12 @@ fn a_job_past_the_threshold_makes_room_at_once() {
     let why = verdict(&scheduler, old).reason().expect("it waits").describe(scheduler.state());
     assert_eq!(why, "needs 2 gpu; the cluster has 0 left of 2");
     gone(&mut scheduler, 51, old);
-    // When both are in the lower queue, the one that started first goes first, without repeated preemptions.
+    // When both are in the lower queue, the one that runs goes on, though it started later.
     decide(&mut scheduler, 102);
-    assert_eq!(runs(&scheduler, &[old, young]), [true, false]);
-    gone(&mut scheduler, 102, young);
+    assert_eq!(runs(&scheduler, &[old, young]), [false, true]);
     for at in 103..120 {
         decide(&mut scheduler, at * 10);
-        assert_eq!(runs(&scheduler, &[old, young]), [true, false]);
+        assert_eq!(runs(&scheduler, &[old, young]), [false, true]);
     }
 }
 
@@ -81,10 +80,12 @@ fn age_is_time_by_gpus_and_only_while_slots_are_held() {
     decide(&mut scheduler, 34);
     assert_eq!(runs(&scheduler, &[narrow, broad, next]), [true, false, true]);
     gone(&mut scheduler, 34, broad);
-    // Its age doesn't grow while it waits. Half an hour later all are in the second queue, and it started before the
-    // last.
+    // Half an hour later all are in the second queue, and those that run go on. The broad job's age doesn't grow while
+    // it waits, so it is still there when the first one moves down.
     decide(&mut scheduler, 1800);
-    assert_eq!(runs(&scheduler, &[narrow, broad, next]), [true, true, false]);
+    assert_eq!(runs(&scheduler, &[narrow, broad, next]), [true, false, true]);
+    decide(&mut scheduler, 3000);
+    assert_eq!(runs(&scheduler, &[narrow, broad, next]), [false, true, true]);
 }
 
 #[test]
@@ -108,15 +109,14 @@ fn there_are_as_many_queues_as_thresholds_and_one() {
     let second = come(&mut scheduler, 100, wide("second", 1));
     gone(&mut scheduler, 100, first);
     assert_eq!(runs(&scheduler, &[first, second]), [false, true]);
-    // Both are in the second queue, with the earlier start first. Then that one moves down further.
+    // Both are in the second queue, and the one that runs goes on. Then it moves down further.
     decide(&mut scheduler, 200);
-    gone(&mut scheduler, 200, second);
-    assert_eq!(runs(&scheduler, &[first, second]), [true, false]);
+    assert_eq!(runs(&scheduler, &[first, second]), [false, true]);
     assert_eq!(scheduler.due(), Some(Time(260 * SECOND)), "a round is due before the next change of queue at 400");
     decide(&mut scheduler, 399);
-    assert_eq!((runs(&scheduler, &[first, second]), scheduler.due()), (vec![true, false], Some(Time(400 * SECOND))));
+    assert_eq!((runs(&scheduler, &[first, second]), scheduler.due()), (vec![false, true], Some(Time(400 * SECOND))));
     decide(&mut scheduler, 400);
-    assert_eq!(runs(&scheduler, &[first, second]), [false, true]);
+    assert_eq!(runs(&scheduler, &[first, second]), [true, false]);
 }
 
 #[test]

@@ -145,10 +145,10 @@ impl<'a, I> Round<'a, I> {
         &mut self,
         shares: &mut [(&'a Arc<Job>, Shape)],
         ledger: &mut Ledger,
-        step: Step,
+        steps: Steps,
     ) -> Result<(), EngineError> {
         let Self { state, board, budget, proposal, .. } = self;
-        fair_shapes(state, shares, (ledger, step), budget, |job, reason| {
+        fair_shapes(state, shares, (ledger, steps), budget, |job, reason| {
             board.release(state, job);
             proposal.wait(job, reason);
         })
@@ -183,23 +183,24 @@ impl<'a, I> Round<'a, I> {
         let mut shares: Vec<(&Arc<Job>, Shape)> = jobs.into_iter().map(|job| (job, Shape::default())).collect();
         shares.sort_by_cached_key(|(job, none)| (key(job, *none, job.spec.bounds().least()), job.arrival, job.id));
         let Self { state, board, budget, proposal, .. } = self;
-        hand_out(state, &mut shares, (&mut ledger, paired), budget, key, |job, reason| {
+        hand_out(state, &mut shares, (&mut ledger, PAIRED), budget, key, |job, reason| {
             board.release(state, job);
             proposal.wait(job, reason);
         })?;
         shares.retain(|(_, shape)| !shape.is_empty());
         // Jobs with slots keep as many of them as possible.
         shares.sort_by_key(|(job, _)| job.verdict.allocation().is_none());
-        self.place_shapes(shares, placing)
+        self.place_shapes(shares, placing, PAIRED)
     }
 
-    /// Places each job's shape, in the given order. A shape that doesn't fit is reduced to the next smaller 1:1 shape,
-    /// down to the smallest. Jobs with an unchanged shape keep their place, unless one of their servers drains and
+    /// Places each job's shape, in the given order. A shape that doesn't fit is reduced step by step, down to the
+    /// smallest. Jobs with an unchanged shape keep their place, unless one of their servers drains and
     /// there is room elsewhere. O(slots · blocks of the index).
     pub(crate) fn place_shapes(
         &mut self,
         shapes: Vec<(&'a Arc<Job>, Shape)>,
         placing: Placing,
+        steps: Steps,
     ) -> Result<(), EngineError> {
         let state = self.state;
         let old = |job: &Job| job.verdict.allocation().map(|allocation| allocation.shape());
@@ -228,10 +229,7 @@ impl<'a, I> Round<'a, I> {
                     homeless.push((job, wanted));
                     break;
                 }
-                shape = Shape {
-                    workers: (shape.workers - 1).max(least.workers),
-                    servers: shape.servers.saturating_sub(1).max(least.servers),
-                };
+                shape = (steps.less)(job, shape);
             }
         }
         let mut largest = Largest::default();
@@ -279,22 +277,41 @@ pub(crate) fn held(job: &Job, since: Time, now: Time) -> Span {
     if job.issued.allocation.is_some() { (now - since.max(job.issued.changed)).max(Span::ZERO) } else { Span::ZERO }
 }
 
-/// The next shape of a job that grows. `None` at the job's bounds.
-pub(crate) type Step = fn(&Job, Shape) -> Option<Shape>;
-
-/// The next step of a job's shape: its smallest shape, then one worker at a time with its parameter server.
-pub(crate) fn paired(job: &Job, shape: Shape) -> Option<Shape> {
-    if shape.is_empty() { Some(job.spec.bounds().least()) } else { one_more(job, shape) }
+/// The shapes of a job that grows or shrinks by one worker at a time, from its smallest shape on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Steps {
+    /// The next larger shape, or the smallest one for an empty shape. `None` at the job's bounds.
+    more: fn(&Job, Shape) -> Option<Shape>,
+    /// The next smaller shape, at least the smallest.
+    less: fn(&Job, Shape) -> Shape,
 }
 
-/// The same with the fewest parameter servers that have the workers' bandwidth ([`Training::shape`]). A job without a
-/// dataset has no such number and grows by [pairs](paired).
-pub(crate) fn fewest_servers(job: &Job, shape: Shape) -> Option<Shape> {
-    let Ok(training) = Training::of(job) else { return paired(job, shape) };
-    let least = job.spec.bounds().least();
-    let workers = if shape.is_empty() { least.workers } else { shape.workers + 1 };
-    training.shape(workers).or_else(|| shape.is_empty().then_some(least))
-}
+/// A worker comes and goes with its parameter server.
+pub(crate) const PAIRED: Steps = Steps {
+    more: |job, shape| if shape.is_empty() { Some(job.spec.bounds().least()) } else { one_more(job, shape) },
+    less: |job, shape| {
+        let least = job.spec.bounds().least();
+        Shape {
+            workers: shape.workers.saturating_sub(1).max(least.workers),
+            servers: shape.servers.saturating_sub(1).max(least.servers),
+        }
+    },
+};
+
+/// The fewest parameter servers that have the workers' bandwidth ([`Training::shape`]). A job without a dataset has no
+/// such number and has [`PAIRED`] steps. O(1), the job's training included.
+pub(crate) const FEWEST_SERVERS: Steps = Steps {
+    more: |job, shape| {
+        let Ok(training) = Training::of(job) else { return (PAIRED.more)(job, shape) };
+        let least = job.spec.bounds().least();
+        let workers = if shape.is_empty() { least.workers } else { shape.workers + 1 };
+        training.shape(workers).or_else(|| shape.is_empty().then_some(least))
+    },
+    less: |job, shape| {
+        let Ok(training) = Training::of(job) else { return (PAIRED.less)(job, shape) };
+        training.shape(shape.workers.saturating_sub(1)).unwrap_or_else(|| job.spec.bounds().least())
+    },
+};
 
 /// The workers and parameter servers that a step adds.
 pub(crate) fn extra(from: Shape, to: Shape) -> Shape {
@@ -307,13 +324,13 @@ pub(crate) fn extra(from: Shape, to: Shape) -> Shape {
 pub(crate) fn hand_out<K: Ord>(
     state: &State,
     shares: &mut [(&Arc<Job>, Shape)],
-    (ledger, step): (&mut Ledger, Step),
+    (ledger, steps): (&mut Ledger, Steps),
     budget: &mut Budget,
     key: impl Fn(&Job, Shape, Shape) -> Option<K>,
     mut refused: impl FnMut(&Job, Reason),
 ) -> Result<(), EngineError> {
     let entry = |at: u32, (job, shape): (&Arc<Job>, Shape)| {
-        let next = step(job, shape)?;
+        let next = (steps.more)(job, shape)?;
         Some(Reverse((key(job, shape, next)?, at)))
     };
     let first = shares.iter().enumerate().filter_map(|(at, share)| entry(at as u32, *share));
@@ -321,7 +338,7 @@ pub(crate) fn hand_out<K: Ord>(
     while let Some(Reverse((_, at))) = heap.pop() {
         budget.spend(1)?;
         let (job, shape) = shares[at as usize];
-        let Some(next) = step(job, shape) else { continue };
+        let Some(next) = (steps.more)(job, shape) else { continue };
         let extra = job.total(extra(shape, next));
         if ledger.has(job, &extra) {
             ledger.take(job, &extra, 1);
@@ -338,7 +355,7 @@ pub(crate) fn hand_out<K: Ord>(
 pub(crate) fn fair_shapes(
     state: &State,
     shares: &mut [(&Arc<Job>, Shape)],
-    to_hand_out: (&mut Ledger, Step),
+    to_hand_out: (&mut Ledger, Steps),
     budget: &mut Budget,
     refused: impl FnMut(&Job, Reason),
 ) -> Result<(), EngineError> {

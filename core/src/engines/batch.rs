@@ -14,8 +14,9 @@
 //! * **Workers.** The authors call it elastic sharing (§I) whose allocation isn't adjusted later (§II). So the number
 //!   of a job's workers is decided when it starts, and stays: of the numbers within its bounds that its place has room
 //!   for, the one that costs least; the largest of several. That is mostly the largest of all, since more workers need
-//!   the parameter servers for a shorter time. With `elastic = "more"` it is at least what the job requested, with
-//!   `"off"` exactly that, which is also what a job of unknown duration gets.
+//!   the parameter servers for a shorter time. It is at least what the job requested (`elastic = "more"`), any number
+//!   within its bounds (`"any"`), or what it requested (`"off"`). A job of unknown duration gets what it requested.
+//!   With `"any"` jobs whose speed grows less than their workers get few: one worker costs least, and takes longest.
 //! * **Order.** The cost of a batch is minimised by regret. Each job is tried at the edge alone and in the cloud alone,
 //!   with the free room. The job with the largest additional cost of its more expensive place, per share of the cluster
 //!   that it takes, comes first. Jobs with one possible place come before all others. Each job gets the cheaper place
@@ -111,7 +112,7 @@ impl Build for Batch {
                 parameters.number("edge_price", 1.0, 0.0..=1e9, edge)?,
                 parameters.number("cloud_price", 0.5, 0.0..=1e9, cloud)?,
             ],
-            elastic: parameters.choice("elastic", "any", &choices, elastic)?,
+            elastic: parameters.choice("elastic", "more", &choices, elastic)?,
             placing: Placing::of(parameters, "consolidate")?,
         })
     }
@@ -346,9 +347,11 @@ fn least_cost(job: &Job, shapes: &[Shape]) -> Shape {
         let hours = round::remaining_time(job, *shape).map_or(0.0, Span::as_seconds);
         hours * f64::from(shape.workers + shape.servers)
     };
-    let costs = shapes.iter().map(|shape| (cost(shape), *shape));
-    let best = costs.min_by(|(a, mine), (b, theirs)| a.total_cmp(b).then(theirs.workers.cmp(&mine.workers)));
-    best.map_or(job.spec.requested(), |(_, shape)| shape)
+    // Durations are whole milliseconds, so equal costs can differ by one for each slot.
+    let same = |shape: &Shape| f64::from(shape.workers + shape.servers) / 1000.0;
+    let least = shapes.iter().map(cost).fold(f64::INFINITY, f64::min);
+    let best = shapes.iter().rev().find(|shape| cost(shape) <= least + same(shape));
+    best.copied().unwrap_or(job.spec.requested())
 }
 
 /// The remaining hours of each job.

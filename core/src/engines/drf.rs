@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use crate::engine::{About, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing};
-use crate::engine::{round, round::Step};
+use crate::engine::{round, round::Steps};
 use crate::{job::Job, settings::SettingsError, shape::Shape, time::Span};
 
 /// The engine, as its module describes it.
@@ -21,7 +21,7 @@ use crate::{job::Job, settings::SettingsError, shape::Shape, time::Span};
 pub struct Drf {
     interval: Span,
     on_change: bool,
-    step: Step,
+    steps: Steps,
     placing: Placing,
 }
 
@@ -33,11 +33,11 @@ impl Build for Drf {
     fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
         let servers = "\"paired\": a parameter server for every worker; \"fewest\": as few as have the bandwidth of \
             the workers, for jobs with a dataset";
-        let steps: [(&str, Step); 2] = [("paired", round::paired), ("fewest", round::fewest_servers)];
+        let steps = [("paired", round::PAIRED), ("fewest", round::FEWEST_SERVERS)];
         Ok(Self {
             interval: round::interval(parameters)?,
             on_change: parameters.flag("on_change", false, "decide when a job arrives or ends, too")?,
-            step: parameters.choice("servers", "paired", &steps, servers)?,
+            steps: parameters.choice("servers", "paired", &steps, servers)?,
             placing: Placing::of(parameters, "spread")?,
         })
     }
@@ -54,8 +54,8 @@ impl Engine for Drf {
     fn decide(&self, round: &mut Round<'_>, (): &mut ()) -> Result<(), EngineError> {
         let (jobs, mut ledger) = round.all_jobs();
         let mut shares: Vec<(&Arc<Job>, Shape)> = jobs.into_iter().map(|job| (job, Shape::default())).collect();
-        round.fair_shapes(&mut shares, &mut ledger, self.step)?;
+        round.fair_shapes(&mut shares, &mut ledger, self.steps)?;
         shares.retain(|(_, shape)| !shape.is_empty());
-        round.place_shapes(shares, self.placing)
+        round.place_shapes(shares, self.placing, self.steps)
     }
 }

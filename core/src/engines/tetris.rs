@@ -77,7 +77,7 @@ impl Engine for Tetris {
                 *shape = more;
             }
         }
-        round.place_shapes(shapes, self.placing)
+        round.place_shapes(shapes, self.placing, round::PAIRED)
     }
 }
 

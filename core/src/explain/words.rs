@@ -142,7 +142,7 @@ impl Reason {
                 let PricedOut { payoff, utility, cost, role, resource, amount: taken, price, idle, .. } = priced;
                 let missed = match priced.missed {
                     none if none == Worth::default() => String::new(),
-                    most => format!("; its work was counted coarsely, the best schedule may earn {most} more"),
+                    most => format!("; its work was counted coarsely: the best schedule may earn up to {most} more"),
                 };
                 let retry = priced.retry_at.map_or_else(String::new, |at| format!("; tried again in {}", until(at)));
                 format!(

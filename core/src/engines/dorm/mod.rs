@@ -128,7 +128,7 @@ impl Engine for Dorm {
         let mut fair: Vec<_> = waiting.iter().chain(&running).map(|job| (*job, Shape::default())).collect();
         fair.sort_by_key(|(job, _)| job.id);
         let mut handed_out = ledger.clone();
-        round::fair_shapes(state, &mut fair, (&mut handed_out, round::paired), round.budget, |_, _| {})?;
+        round::fair_shapes(state, &mut fair, (&mut handed_out, round::PAIRED), round.budget, |_, _| {})?;
         let fair_of = |job: &Job| fair[fair.binary_search_by_key(&job.id, |(job, _)| job.id).expect("of the same")].1;
 
         for job in &running {

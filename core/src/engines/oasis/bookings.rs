@@ -39,7 +39,7 @@ pub struct Memo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Coarse {
     pub(super) searches: u64,
-    /// Sum of the utilities by which the best schedules may exceed the found ones.
+    /// Sum of the payoffs by which the best schedules may exceed the found ones.
     pub(super) missed: f64,
 }
 

@@ -256,10 +256,10 @@ impl<'a> Market<'a> {
         (self.problem, self.unit)
     }
 
-    /// The utility by which the best schedule may exceed the found one, if the search was coarse. Without a schedule a
-    /// finer search might have found all that was promised.
+    /// The payoff, in units of utility, by which the best schedule may exceed the found one, if the search was coarse.
+    /// A job without a schedule of positive payoff earns 0.
     pub(super) fn missed(&self, found: Option<&Schedule>) -> Option<f64> {
-        let payoff = found.map_or(0, |schedule| schedule.payoff);
+        let payoff = found.map_or(0, |schedule| schedule.payoff).max(0);
         self.promised.map(|promised| promised.saturating_sub(payoff).max(0) as f64 / self.unit)
     }
 

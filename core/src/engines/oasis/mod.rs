@@ -16,8 +16,8 @@
 //! * The paper's L multiplies two minima over all jobs, so that one tiny or nearly worthless job makes an idle resource
 //!   free for all, and prices choose between jobs only where a server is more than half booked. With
 //!   `bounds = "typical"` L is at least the price that clears the market of the last arrivals (`Bounds::cleared`).
-//!   Where they all fit, that is the paper's L. The paper's competitive bound needs an L that turns no job away from an
-//!   idle cluster, and doesn't hold for this one.
+//!   Where they all fit, that is the paper's L. Jobs that no server could hold are among the arrivals, too. The paper's
+//!   competitive bound needs an L that turns no job away from an idle cluster, and doesn't hold for this one.
 //! * T is a rolling horizon (`timespan = "fixed"` counts T slots from time zero, as the paper does).
 //! * A job that arrives within a slot may use the rest of it, or the whole slot if it is at most `drift` late. At a
 //!   slot's start this changes nothing.
@@ -29,8 +29,8 @@
 //! * A job that couldn't run here even alone is neither admitted nor rejected. It waits for servers or limits to
 //!   change.
 //! * If a slot could hold more than 2¹⁸ chunks, or a search would take more than 4 million steps, work is counted in
-//!   grains of several chunks. What the best schedules may be worth beyond the found ones then
-//!   is in the engine's readings and in the reasons of rejected jobs.
+//!   grains of several chunks. By how much the payoffs of the best schedules may exceed those found by such a coarse
+//!   search is in the engine's readings and in the reasons of rejected jobs.
 //!
 //! **Execution.** Each slot deploys its bookings. Progress is the last report, plus the training of the observed
 //! workers since then, because reports may be slots apart. Future bookings are released if a job's progress deviates
@@ -120,7 +120,7 @@ impl Engine for Oasis {
         let mut readings = Vec::new();
         if memo.coarse.searches > 0 {
             readings.push(("searches in coarse grains".to_owned(), memo.coarse.searches as f64));
-            readings.push(("utility missed by coarse grains, at most".to_owned(), memo.coarse.missed));
+            readings.push(("payoff missed by coarse grains, at most".to_owned(), memo.coarse.missed));
         }
         for role in [Role::Worker, Role::Server] {
             for resource in (0..state.resources.count()).map(|at| ResourceId(at as u16)) {

@@ -48,7 +48,7 @@ impl Sample {
         let after = |slots: u64| utility.at(Span(slot.0.saturating_mul(i64::try_from(slots).unwrap_or(i64::MAX))));
         let at_once = after(0);
         // A job that ends in the slot it arrives in earns f(0).
-        let best = after(training.shortest(slot).max(1) - 1);
+        let best = after(training.shortest(slot).max(1) - 1).max(kappa * at_once);
         let work = training.workers_for(training.work(), slot).max(1);
         let most = training.shapes().last().unwrap_or_default();
         // Utility never rises with time.
@@ -59,7 +59,7 @@ impl Sample {
         }
         (at_once > 0.0).then(|| Self {
             job: id,
-            best: best.max(kappa * at_once),
+            best,
             last: after(slots.max(1) - 1).max(kappa * at_once),
             work,
             server_work: work.saturating_mul(most.servers.into()).div_ceil(u64::from(most.workers).max(1)),
@@ -124,7 +124,7 @@ impl Totals {
 /// L1, L2 and, by resource, U1 and U2 (Eq. 23–26).
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bounds {
-    low: [f64; 2],
+    pub(super) low: [f64; 2],
     high: [Vec<f64>; 2],
 }
 

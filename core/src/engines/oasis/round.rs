@@ -285,7 +285,9 @@ impl<'a> Round<'a> {
             match found {
                 Err(EngineError::Exhausted { given }) if given == most && market.problem.work > 1 => {
                     if market.promised.is_none() {
-                        market.promised = promised(&market.problem, self.budget)?;
+                        let mut part = self.budget.part(most);
+                        market.promised = promised(&market.problem, &mut part);
+                        self.budget.spend(part.spent())?;
                     }
                     market.coarsen(COARSER)
                 }

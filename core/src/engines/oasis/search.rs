@@ -128,27 +128,26 @@ pub fn best(problem: &Problem, budget: &mut Budget) -> Result<Option<Schedule>, 
     search.finish(end, work, budget).map(Some)
 }
 
-/// A payoff that no schedule exceeds: the best one of the linear relaxations. `None` if the work doesn't fit in the
-/// slots. O(steps) for each end slot that is examined, which are few.
-///
-/// # Errors
-/// The budget is used up.
-pub(super) fn promised(problem: &Problem, budget: &mut Budget) -> Result<Option<i64>, EngineError> {
+/// A payoff that no schedule exceeds: the best one of the linear relaxations, or less exact if that takes more steps
+/// than the budget has. `None` if the work doesn't fit in the slots.
+pub(super) fn promised(problem: &Problem, budget: &mut Budget) -> Option<i64> {
     let mut search = Search::new(problem);
-    let Some(first) = search.first_end() else { return Ok(None) };
+    let first = search.first_end()?;
     let mut ranges = BinaryHeap::from([(i64::MAX, Reverse(first), problem.slots.len() - 1)]);
     while let Some((promised, Reverse(from), to)) = ranges.pop() {
-        if promised != i64::MAX && problem.worth[from] == problem.worth[to] {
-            return Ok(Some(promised));
+        // Of all ranges this one promises most.
+        let settled = promised != i64::MAX && problem.worth[from] == problem.worth[to];
+        if settled || budget.spend(to as u64).is_err() {
+            return Some(promised.min(problem.worth[first]));
         }
         let middle = from + (to - from) / 2;
         let halves = if from == to { vec![(from, to)] } else { vec![(from, middle), (middle + 1, to)] };
         for (from, to) in halves {
-            let promise = problem.worth[from].saturating_sub_unsigned(search.bound(to, budget)?.0);
-            ranges.push((promise, Reverse(from), to));
+            let cost = search.bound(to, budget).map_or(0, |(cost, _)| cost);
+            ranges.push((problem.worth[from].saturating_sub_unsigned(cost), Reverse(from), to));
         }
     }
-    Ok(None)
+    None
 }
 
 /// The schedule with the earliest end, and the cheapest of these. `None` if the work doesn't fit in the slots.

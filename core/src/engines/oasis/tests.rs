@@ -385,6 +385,46 @@ proptest! {
     }
 }
 
+/// By hand: each job takes 4 worker-slots of a quarter of the workers' CPUs, and 2 slots of a quarter of those of the
+/// parameter servers: 1 and ½ units. Its worth is the same until the fifth slot, and nothing seen is older than a slot:
+/// there is room for 6 units of either.
+#[test]
+fn a_typical_lowest_price_is_the_worth_of_the_first_job_without_room() {
+    let servers = vec![server("h", "workers", &[("cpu", 4000)]), server("k", "servers", &[("cpu", 4000)])];
+    let horizon = ("horizon", Parameter::Number(30.0));
+    let learnt = engine(&[horizon.clone()]);
+    let mut bench = Bench::new(engine(&[horizon, ("bounds", text("typical"))]), servers);
+    let spec = |name: String, value: f64, target: i64| JobSpec {
+        worker: role(&[("cpu", 1000)], 8),
+        server: Some(role(&[("cpu", 1000)], 8)),
+        dataset: Some(Dataset {
+            chunks: 2,
+            batches_per_chunk: 1,
+            epochs: 2,
+            batch_time: Some(SLOT),
+            ..Dataset::default()
+        }),
+        utility: Some(Utility { value, target: Span(target * SLOT.0), ..Utility::new(UtilityKind::Step) }),
+        ..JobSpec::minimal(&name)
+    };
+    let low = |bench: &Bench, engine: &Oasis| {
+        let state = bench.state();
+        engine.bounds(state, &bench.memo, None, &super::Totals::of(state)).low
+    };
+    for value in 4..10 {
+        bench.submit(Time(0), spec(format!("j{value}"), f64::from(value), 4)).unwrap();
+        bench.decide();
+    }
+    assert_eq!(low(&bench, &bench.engine), low(&bench, &learnt), "there is room for all of them");
+    bench.submit(Time(0), spec("seventh".into(), 10.0, 4)).unwrap();
+    bench.decide();
+    assert_eq!(low(&bench, &bench.engine), [4.0 / 1.5; 2]);
+    // A job that is worthless whenever it ends can't wait: on average the jobs can wait for 4½ slots.
+    bench.submit(Time(0), spec("hopeless".into(), 10.0, 0)).unwrap();
+    bench.decide();
+    assert_eq!(low(&bench, &bench.engine), [5.0 / 1.5; 2]);
+}
+
 /// A worker's or a parameter server's price by Eq. 21 and 22, and the room for it, on every server that hosts the role.
 fn quotes(bench: &Bench, job: &crate::job::Job, role: crate::Role, slot: i64) -> Vec<(u32, f64)> {
     let state = bench.state();
@@ -487,13 +527,15 @@ proptest! {
 
     #[test]
     fn no_schedule_is_worth_more_than_promised_and_coarse_grains_lose_no_more(
-        problem in problem(), times in 2..5_u64,
+        problem in problem(), times in 2..5_u64, steps in 0..40_u64,
     ) {
         let fine = best(&problem, &mut unlimited()).unwrap();
-        let promise = promised(&problem, &mut unlimited()).unwrap();
+        let promise = promised(&problem, &mut unlimited());
         prop_assert_eq!(promise.is_some(), fine.is_some());
         if let (Some(promise), Some(fine)) = (promise, fine) {
             prop_assert!(promise >= fine.payoff, "{promise}, {}", fine.payoff);
+            let rough = promised(&problem, &mut Budget::steps(steps)).unwrap();
+            prop_assert!(rough >= fine.payoff, "{rough}, {}", fine.payoff);
             let coarser = |choice: &Choice| Choice { work: choice.work / times, ..*choice };
             let coarse = Problem {
                 work: problem.work.div_ceil(times),

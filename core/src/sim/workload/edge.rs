@@ -198,6 +198,7 @@ fn build(request: &Request, kind: &Kind) -> Workload {
         ("on_change".to_owned(), Parameter::Flag(true)),
         // All jobs that arrive within a slot are one batch, at its start.
         ("batch".to_owned(), slot()),
+        ("batch.elastic".to_owned(), Parameter::Text("any".into())),
         ("srtf.placement".to_owned(), Parameter::Text("consolidate".into())),
         ("fifo.placement".to_owned(), Parameter::Text("consolidate".into())),
         ("drf.placement".to_owned(), Parameter::Text("consolidate".into())),
