@@ -392,7 +392,7 @@ proptest! {
 fn a_typical_lowest_price_is_the_worth_of_the_first_job_without_room() {
     let servers = vec![server("h", "workers", &[("cpu", 4000)]), server("k", "servers", &[("cpu", 4000)])];
     let horizon = ("horizon", Parameter::Number(30.0));
-    let learnt = engine(&[horizon.clone()]);
+    let learnt = engine(std::slice::from_ref(&horizon));
     let mut bench = Bench::new(engine(&[horizon, ("bounds", text("typical"))]), servers);
     let spec = |name: String, value: f64, target: i64| JobSpec {
         worker: role(&[("cpu", 1000)], 8),
