@@ -163,24 +163,27 @@ impl Engine for Batch {
 
 impl Batch {
     /// The shapes that a job may have, by number of workers. Without a known duration, no other than requested.
-    fn shapes(&self, job: &Job) -> Vec<Shape> {
+    fn shapes(&self, job: &Job) -> impl Iterator<Item = Shape> + use<> {
         let (asked, bounds) = (job.spec.requested(), job.spec.bounds());
         let chunks = job.spec.dataset.as_ref().map_or(u32::MAX, |data| data.chunks);
         let most = bounds.workers.1.min(chunks).max(asked.workers);
-        let fewest = match self.elastic {
-            Elastic::Any => bounds.workers.0,
-            Elastic::More => asked.workers,
-            Elastic::Off => return vec![asked],
+        let is_known = round::remaining_time(job, asked).is_some();
+        let workers = match self.elastic {
+            Elastic::Any if is_known => bounds.workers.0..=most,
+            Elastic::More if is_known => asked.workers..=most,
+            _ => asked.workers..=asked.workers,
         };
-        if round::remaining_time(job, asked).is_none() {
-            return vec![asked];
-        }
-        let servers = |workers: u32| {
+        workers.map(move |workers| {
             let in_proportion = u64::from(asked.servers) * u64::from(workers);
             let servers = in_proportion.div_ceil(u64::from(asked.workers.max(1)));
-            u32::try_from(servers).unwrap_or(u32::MAX).clamp(bounds.servers.0, bounds.servers.1)
-        };
-        (fewest..=most).map(|workers| Shape { workers, servers: servers(workers) }).collect()
+            let servers = u32::try_from(servers).unwrap_or(u32::MAX).clamp(bounds.servers.0, bounds.servers.1);
+            Shape { workers, servers }
+        })
+    }
+
+    /// The smallest of these shapes.
+    fn least(&self, job: &Job) -> Shape {
+        self.shapes(job).next().unwrap_or(job.spec.requested())
     }
 
     /// The waiting jobs of each complete batch, the first batch first. Gathering jobs get the end of their wait as a
@@ -247,15 +250,14 @@ impl Counter<'_, '_> {
         }
         let reasons = left.into_iter().map(|job| {
             let room = &self.round.board.room;
-            let least = self.engine.shapes(job).first().copied().unwrap_or(job.spec.requested());
-            (job, largest.refusal(self.round.state, room, &self.ledger, job, least))
+            (job, largest.refusal(self.round.state, room, &self.ledger, job, self.engine.least(job)))
         });
         Ok(reasons.collect())
     }
 
     /// The additional cost of the more expensive place, per share of the cluster. Infinite if there is only one place.
     fn regret(&mut self, job: &Job, hours: f64) -> Result<f64, EngineError> {
-        let least = self.engine.shapes(job).first().copied().unwrap_or(job.spec.requested());
+        let least = self.engine.least(job);
         for cloud in [false, true] {
             if !self.holds(job, least, Zone::Only(cloud))? {
                 return Ok(f64::INFINITY);
@@ -271,7 +273,8 @@ impl Counter<'_, '_> {
     fn cheapest(&mut self, job: &Job) -> Result<Option<(Shape, Arc<Allocation>)>, EngineError> {
         let [edge, cloud] = self.engine.prices;
         let cloud_first = cloud < edge;
-        let shapes = self.engine.shapes(job);
+        let shapes: Vec<Shape> = self.engine.shapes(job).collect();
+        self.round.budget.spend(shapes.len() as u64)?;
         for zone in [Zone::Only(cloud_first), Zone::Only(!cloud_first), Zone::Both { cloud_first }] {
             let Some(fit) = self.largest(job, &shapes, zone)? else { continue };
             // The largest that fits is there for shapes that have more room in theory than on these servers.

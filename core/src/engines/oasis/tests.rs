@@ -122,6 +122,19 @@ fn role(amounts: &[(&str, i64)], max: u32) -> RoleSpec {
     }
 }
 
+/// A job of some chunks and epochs, a chunk per worker and slot. Its workers and parameter servers take a CPU. The
+/// target of its utility is in slots.
+fn training(name: &str, (chunks, epochs): (u32, u32), (kind, value, target): (UtilityKind, f64, i64)) -> JobSpec {
+    let batch_time = Some(SLOT);
+    JobSpec {
+        worker: role(&[("cpu", 1000)], 40),
+        server: Some(role(&[("cpu", 1000)], 40)),
+        dataset: Some(Dataset { chunks, batches_per_chunk: 1, epochs, batch_time, ..Dataset::default() }),
+        utility: Some(Utility { value, target: Span(target * SLOT.0), ..Utility::new(kind) }),
+        ..JobSpec::minimal(name)
+    }
+}
+
 /// One engine, its memory, and a cluster without changes.
 struct Bench {
     engine: Oasis,
@@ -194,19 +207,7 @@ impl Bench {
 fn prices_and_payoffs_are_those_of_the_example() {
     let servers = vec![server("h", "workers", &[("cpu", 4000)]), server("k", "servers", &[("cpu", 2000)])];
     let mut bench = Bench::new(engine(&[("horizon", Parameter::Number(4.0))]), servers);
-    let spec = |name: &str, value: f64| JobSpec {
-        worker: role(&[("cpu", 1000)], 8),
-        server: Some(role(&[("cpu", 1000)], 8)),
-        dataset: Some(Dataset {
-            chunks: 2,
-            batches_per_chunk: 1,
-            epochs: 2,
-            batch_time: Some(SLOT),
-            ..Dataset::default()
-        }),
-        utility: Some(Utility { value, target: Span(4 * SLOT.0), ..Utility::new(UtilityKind::Linear) }),
-        ..JobSpec::minimal(name)
-    };
+    let spec = |name: &str, value: f64| training(name, (2, 2), (UtilityKind::Linear, value, 4));
     let close = |found: Option<f64>, expected: f64| {
         let found = found.expect("it fits");
         assert!((found - expected).abs() < 1e-9, "{found} instead of {expected}");
@@ -394,33 +395,21 @@ fn a_typical_lowest_price_is_the_worth_of_the_first_job_without_room() {
     let horizon = ("horizon", Parameter::Number(30.0));
     let learnt = engine(std::slice::from_ref(&horizon));
     let mut bench = Bench::new(engine(&[horizon, ("bounds", text("typical"))]), servers);
-    let spec = |name: String, value: f64, target: i64| JobSpec {
-        worker: role(&[("cpu", 1000)], 8),
-        server: Some(role(&[("cpu", 1000)], 8)),
-        dataset: Some(Dataset {
-            chunks: 2,
-            batches_per_chunk: 1,
-            epochs: 2,
-            batch_time: Some(SLOT),
-            ..Dataset::default()
-        }),
-        utility: Some(Utility { value, target: Span(target * SLOT.0), ..Utility::new(UtilityKind::Step) }),
-        ..JobSpec::minimal(&name)
-    };
+    let spec = |name: &str, value: f64, target| training(name, (2, 2), (UtilityKind::Step, value, target));
     let low = |bench: &Bench, engine: &Oasis| {
         let state = bench.state();
         engine.bounds(state, &bench.memo, None, &super::Totals::of(state)).low
     };
     for value in 4..10 {
-        bench.submit(Time(0), spec(format!("j{value}"), f64::from(value), 4)).unwrap();
+        bench.submit(Time(0), spec(&format!("j{value}"), f64::from(value), 4)).unwrap();
         bench.decide();
     }
     assert_eq!(low(&bench, &bench.engine), low(&bench, &learnt), "there is room for all of them");
-    bench.submit(Time(0), spec("seventh".into(), 10.0, 4)).unwrap();
+    bench.submit(Time(0), spec("seventh", 10.0, 4)).unwrap();
     bench.decide();
     assert_eq!(low(&bench, &bench.engine), [4.0 / 1.5; 2]);
     // A job that is worthless whenever it ends can't wait: on average the jobs can wait for 4½ slots.
-    bench.submit(Time(0), spec("hopeless".into(), 10.0, 0)).unwrap();
+    bench.submit(Time(0), spec("hopeless", 10.0, 0)).unwrap();
     bench.decide();
     assert_eq!(low(&bench, &bench.engine), [5.0 / 1.5; 2]);
 }
@@ -560,19 +549,7 @@ fn a_search_that_is_too_long_is_repeated_in_coarser_grains_and_says_so() {
         server("i", "workers", &[("cpu", 3000)]),
         server("k", "servers", &[("cpu", 100_000)]),
     ];
-    let spec = |name: &str, value: f64| JobSpec {
-        worker: role(&[("cpu", 1000)], 40),
-        server: Some(role(&[("cpu", 1000)], 40)),
-        dataset: Some(Dataset {
-            chunks: 40,
-            batches_per_chunk: 1,
-            epochs: 3,
-            batch_time: Some(SLOT),
-            ..Dataset::default()
-        }),
-        utility: Some(Utility { value, target: Span(20 * SLOT.0), ..Utility::new(UtilityKind::Linear) }),
-        ..JobSpec::minimal(name)
-    };
+    let spec = |name: &str, value: f64| training(name, (40, 3), (UtilityKind::Linear, value, 20));
     let mut engine = engine(&[("horizon", Parameter::Number(30.0))]);
     let bench = |engine: Oasis| {
         let mut bench = Bench::new(engine, servers.clone());
