@@ -1,5 +1,6 @@
 package io.trainmaster.yarn;
 
+import io.grpc.ConnectivityState;
 import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
 import io.grpc.Status;
@@ -80,6 +81,11 @@ final class Sidecar {
             throw new SidecarException(
                     failure, status.getCode() + ", " + status.getDescription() + causes(status), error);
         }
+    }
+
+    /** True if the next call connects at once: there is no connection, and gRPC neither makes one nor waits to. */
+    synchronized boolean isIdle() {
+        return channel == null || channel.getState(false) == ConnectivityState.IDLE;
     }
 
     /** The channel. It is made at the first call with a usable certificate file. */

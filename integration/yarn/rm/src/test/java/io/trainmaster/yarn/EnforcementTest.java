@@ -184,9 +184,8 @@ class EnforcementTest {
         lab.pass(60_000);
         lab.round();
         assertEquals(Map.of(1L, List.of("b")), lab.placed(job));
-        lab.sidecar.start();
         lab.plan(TTL, run(job).setGraceMs(3000).build());
-        lab.reach();
+        lab.restart();
         lab.pass(2999);
         lab.round();
         assertEquals(Map.of(1L, List.of("b")), lab.placed(job));

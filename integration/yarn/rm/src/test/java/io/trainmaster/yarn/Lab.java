@@ -41,6 +41,7 @@ final class Lab implements AutoCloseable {
     final FakeSidecar sidecar;
     final AtomicLong nanos = new AtomicLong(1);
     final MockRM rm;
+    private final Sidecar client;
     private final SidecarBridge bridge = new SidecarBridge(nanos::get);
     private final List<MockNM> nodes = new ArrayList<>();
     private final Map<NodeId, String> names = new HashMap<>();
@@ -82,6 +83,7 @@ final class Lab implements AutoCloseable {
         configuration.setInt(Settings.DEADLINE.key(), 30_000);
         configuration.setInt(Settings.ADMISSION_DEADLINE.key(), 10_000);
         settings.forEach(configuration::set);
+        client = Sidecar.at(Settings.of(configuration).endpoint());
         rm = store == null ? new MockRM(configuration) : new MockRM(configuration, store);
         rm.start();
         bridge.init(configuration, rm.getRMContext(), rm.getResourceScheduler());
@@ -173,17 +175,21 @@ final class Lab implements AutoCloseable {
     }
 
     /**
-     * Runs rounds until one reaches the sidecar after its restart. gRPC can have begun to connect before it. Its own
-     * pause would be longer than these rounds, which fail at once in the meantime.
+     * Starts the sidecar again after failed rounds, and runs rounds until one reaches it. gRPC gives up a failed
+     * connection in a thread of its own, and at once makes a new one for a call that it still holds. So a single failed
+     * round may not leave it idle.
      */
-    void reach() {
-        int before = sidecar.snapshots.size();
-        for (int rounds = 0; rounds < 20 && sidecar.snapshots.size() == before; rounds++) {
+    void restart() throws Exception {
+        Waiting.until(() -> {
             round();
-        }
-        if (sidecar.snapshots.size() == before) {
-            throw new AssertionError("the sidecar wasn't reached");
-        }
+            return client.isIdle();
+        });
+        sidecar.start();
+        int before = sidecar.snapshots.size();
+        Waiting.until(() -> {
+            round();
+            return sidecar.snapshots.size() > before;
+        });
     }
 
     /** Sends three heartbeats of every node, because a heartbeat allocates at most one container per node. */

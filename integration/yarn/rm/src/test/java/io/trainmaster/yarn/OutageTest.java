@@ -162,10 +162,7 @@ class OutageTest {
         try (Lab lab = new Lab()) {
             lab.plan(5000);
             lab.sidecar.stop();
-            lab.round();
-            lab.round();
-            lab.sidecar.start();
-            lab.reach();
+            lab.restart();
             assertNotNull(PlanHolder.of(lab.rm.getRMContext()).current());
         }
     }
