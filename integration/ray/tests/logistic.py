@@ -24,7 +24,7 @@ FEATURES = 16
 class Logistic(Trainer):
     """Logistic regression on generated data. `seconds` emulates an accelerator's time for the job's whole batch.
 
-    If the file `hurry` exists, the emulated time is zero.
+    When the file `hurry` appears, the emulated time ends.
     """
 
     checkpoint_steps = 20
@@ -44,8 +44,9 @@ class Logistic(Trainer):
         return np.zeros(FEATURES, np.float32)
 
     def gradient(self, params: Floats, indices: Indices) -> tuple[float, Floats]:
-        if not (self._hurry and self._hurry.exists()):
-            time.sleep(self._seconds * len(indices) / self._batch)
+        end = time.monotonic() + self._seconds * len(indices) / self._batch
+        while (left := end - time.monotonic()) > 0 and not (self._hurry and self._hurry.exists()):
+            time.sleep(min(left, 0.05))
         x, y = self._x[indices], self._y[indices]
         guess = 1 / (1 + np.exp(-x @ params))
         loss = -np.mean(y * np.log(guess + 1e-7) + (1 - y) * np.log(1 - guess + 1e-7))

@@ -80,9 +80,10 @@ def test_a_job_trains_to_its_loss(cluster: Cluster, daemon: Daemon, jobs: Jobs, 
 def test_a_job_grows_in_place_when_another_job_ends(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    short = Run(cluster, daemon, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
+    # On a slow machine, too, it trains until the other job does.
+    short = Run(cluster, daemon, tmp_path, "short", epochs=10, seconds=40.0, workers=(4, 4, 4), gpu=1)
     wait_for("training", lambda: running(jobs, "short"))
-    grows = Run(cluster, daemon, tmp_path, "grows", epochs=20, seconds=0.4, workers=(1, 4, 1), gpu=1)
+    grows = Run(cluster, daemon, tmp_path, "grows", epochs=20, seconds=8.0, workers=(1, 4, 1), gpu=1)
     wait_for("both", lambda: running(jobs, "grows"))
     short.hurry()
     short.result()
@@ -102,10 +103,11 @@ def test_a_job_grows_in_place_when_another_job_ends(
 def test_a_failed_growth_is_refused_and_the_job_continues(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    short = Run(cluster, daemon, tmp_path, "short", epochs=10, seconds=0.4, workers=(4, 4, 4), gpu=1)
+    # On a slow machine, too, it trains until the other job does.
+    short = Run(cluster, daemon, tmp_path, "short", epochs=10, seconds=40.0, workers=(4, 4, 4), gpu=1)
     wait_for("training", lambda: running(jobs, "short"))
     missing = tmp_path / "missing"
-    options = {"epochs": 20, "seconds": 0.4, "workers": (1, 4, 1), "gpu": 1, "broken": str(missing)}
+    options = {"epochs": 20, "seconds": 8.0, "workers": (1, 4, 1), "gpu": 1, "broken": str(missing)}
     picky = Run(cluster, daemon, tmp_path, "picky", **options)
     first = wait_for("both", lambda: running(jobs, "picky"))
     missing.touch()
