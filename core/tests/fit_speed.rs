@@ -114,6 +114,34 @@ fn measured_server_types() {
     }
 }
 
+/// The total speed of two jobs on a GPU, over that of one alone, which the workload `mlfs-equal` has for a V100.
+#[test]
+fn measured_speeds_on_a_shared_gpu() {
+    let Some(path) = shared("curves/gavel_throughputs.json") else { return };
+    #[allow(clippy::disallowed_methods)]
+    let text = std::fs::read_to_string(path).expect("a readable file");
+    let data: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    for (gpu, expected) in [("v100", 1.31), ("p100", 1.19), ("k80", 1.07)] {
+        let table = data[gpu].as_object().expect("a table");
+        let jobs: Vec<&String> = table.keys().filter(|key| key.ends_with(", 1)")).collect();
+        let mut sums = Vec::new();
+        for (at, one) in jobs.iter().enumerate() {
+            for other in &jobs[at..] {
+                let pair = table[*one][*other].as_array();
+                let speeds = pair.map(|pair| [&pair[0], &pair[1]].map(|speed| speed.as_f64().unwrap()));
+                // 0: the two don't fit into its memory.
+                let Some([first, second]) = speeds.filter(|speeds| speeds.iter().all(|speed| *speed > 0.0)) else {
+                    continue;
+                };
+                let alone = |job: &String| table[job]["null"].as_f64().unwrap();
+                sums.push(first / alone(one) + second / alone(other));
+            }
+        }
+        println!("{gpu}: {} pairs, {:.3} in total", sums.len(), mean(&sums));
+        assert!((mean(&sums) - expected).abs() < 0.01, "{gpu}: {}", mean(&sums));
+    }
+}
+
 /// A job with a known truth: random fractions of a (1, 1) step.
 fn job(random: &mut Random, sync: bool) -> (SpeedModel, SpeedCurve) {
     let batch = 128.0;
@@ -290,7 +318,8 @@ fn the_suggested_profile_reduces_the_error() {
         let mut smart = start.clone();
         for _ in 0..4 {
             let fit = SpeedFit::fit(model, &smart, &SpeedOptions::default());
-            let (p, w) = fit.next_to_profile(&candidates).unwrap();
+            let next = fit.next_to_profile(candidates.iter().map(|(p, w)| (*p, *w, None))).unwrap();
+            let (p, w) = candidates[next];
             smart.push(measure(p, w));
         }
         let naive: Vec<SpeedSample> = start.iter().copied().chain([4, 6, 8, 12].map(|n| measure(n, n))).collect();
@@ -306,8 +335,8 @@ fn the_suggested_profile_reduces_the_error() {
     println!("7 pairs, 4 of them asked for: {:.1} %; all equal: {:.1} %", 100.0 * mean(&asked), 100.0 * mean(&equal));
     assert!(mean(&asked) < 0.06 && mean(&asked) < 0.7 * mean(&equal));
     let empty = SpeedFit::fit(SpeedModel::Async, &[], &SpeedOptions::default());
-    assert_eq!(empty.next_to_profile(&[]), None);
-    assert!(empty.next_to_profile(&candidates).is_some());
+    assert_eq!(empty.next_to_profile([]), None);
+    assert_eq!(empty.next_to_profile([(1, 1, None), (1, 0, None)]), Some(0));
 }
 
 #[test]

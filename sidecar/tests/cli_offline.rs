@@ -98,6 +98,7 @@ fn wrong_usage_exits_with_2() {
         &["paa", "--blocks", "x", "--servers", "0"],
         &["fit", "speed", "--csv", "x", "--mode", "half"],
         &["fit", "speed", "--csv", "x", "--mode", "sync", "--seed", "1"],
+        &["fit", "speed", "--csv", "x", "--mode", "sync", "--choose"],
         &["fit", "loss", "--csv", "x", "--until", "1.5"],
         &["fit", "loss", "--csv", "x", "--until", "nan"],
     ] {
@@ -166,6 +167,36 @@ fn speeds_give_back_the_coefficients_they_were_made_from() {
     assert_eq!(fit["points_used"], 12);
     assert!(fit["mape_unseen"].as_f64().unwrap() < 0.05, "{fit}");
     assert_eq!(fit, with_file(&text, &sampled).json());
+
+    // Rows that are chosen as one would measure them.
+    let error = |more: &[&str]| {
+        let few = ["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--batch", "128", "--sample", "5", "--json"];
+        let fit = with_file(&text, &[&few[..], more].concat()).json();
+        assert_eq!(fit["points_used"], 5);
+        fit["mape_unseen"].as_f64().unwrap()
+    };
+    let mean = |more: &[&str]| {
+        let seeds = ["1", "2", "3", "4", "5", "6"];
+        seeds.iter().map(|seed| error(&[&["--seed", seed], more].concat())).sum::<f64>() / 6.0
+    };
+    let (chosen, random) = (mean(&["--choose"]), mean(&[]));
+    assert!(chosen < random, "{chosen} {random}");
+    assert_eq!(error(&["--choose"]), error(&["--choose"]));
+
+    // The next shape to measure is within the measured numbers.
+    let narrow = "p,w,speed\n2,1,1\n2,2,1.5\n2,3,2\n2,6,2.5\n2,6,2.6\n";
+    let fit = with_file(narrow, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--json"]).json();
+    let (p, w) = (fit["next"]["servers"].as_u64().unwrap(), fit["next"]["workers"].as_u64().unwrap());
+    assert!([1, 2].contains(&p) && [1, 2, 4, 6].contains(&w), "{fit}");
+    let huge = "p,w,speed\n4294967295,4294967295,1\n";
+    let fit = with_file(huge, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--json"]).json();
+    assert!(fit["next"]["workers"].as_u64().unwrap() <= u64::from(u32::MAX), "{fit}");
+    let alone = with_file("w,speed\n1,1\n4,3\n", &["fit", "speed", "--csv", "data.csv", "--mode", "allreduce"]);
+    assert!(alone.out.contains("The fit says least about w = "), "{}", alone.out);
+    let both = with_file("p,w,speed\n2,1,1\n2,4,3\n", &["fit", "speed", "--csv", "data.csv", "--mode", "allreduce"]);
+    assert!(both.out.contains("The fit says least about w = "), "{}", both.out);
+    with_file(&text, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--sample", "201", "--choose"])
+        .fails(1, &["--sample 201", "at most 200"]);
 
     // A constant ratio causes a warning.
     let same = "p,w,speed\n1,2,1\n2,4,2\n3,6,2.5\n";

@@ -1,4 +1,5 @@
-//! Measured load of servers. Measurements are periodic. Slots that share an overloaded resource slow down.
+//! Measured load of servers. Measurements are periodic. Slots that share an overloaded resource slow down. Slots that
+//! share a device do so at any use, if their job's load says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +34,8 @@ pub(super) struct Carried {
 struct Use<'a> {
     job: &'a Job,
     slot: &'a Slot,
+    /// See [`SlotLoad`](super::truth::SlotLoad).
+    together: Option<f64>,
     gpu: u16,
     cpu: i64,
     memory: i64,
@@ -98,6 +101,7 @@ impl Carried {
                 uses.push(Use {
                     job: &program.job,
                     slot,
+                    together: load.together,
                     gpu: libm::round(milli * gpu) as u16,
                     cpu: libm::round(demand[CPU] as f64 * cpu) as i64,
                     memory: libm::round(demand[MEMORY] as f64 * load.memory) as i64,
@@ -131,9 +135,13 @@ impl Carried {
         let of_cpu = cpu as f64 / server.capacity[CPU].max(1) as f64;
         let mut slowed: BTreeMap<JobId, f64> = BTreeMap::new();
         for one in &uses {
-            let busiest = one.slot.devices.iter().map(|share| f64::from(devices[usize::from(share.device)].0) / 1000.0);
+            let slowest = one.slot.devices.iter().map(|share| {
+                let (milli, slots) = devices[usize::from(share.device)];
+                let shared = one.together.filter(|_| slots > 1).map_or(1.0, |together| f64::from(slots) / together);
+                shared.max(f64::from(milli) / 1000.0)
+            });
             let factor = slowed.entry(one.job.id).or_insert(1.0);
-            *factor = busiest.fold(factor.max(of_cpu), f64::max);
+            *factor = slowest.fold(factor.max(of_cpu), f64::max);
         }
         let table = |cpu: i64, memory: i64| [("cpu".to_owned(), cpu), ("memory".to_owned(), memory)].into();
         let slots = uses.iter().map(|one| SlotUse {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{draws::Draws, program::Program};
+use super::{draws::Draws, program::Program, truth::StepTime};
 use crate::{
     fit::{Prediction, SpeedFit, SpeedOptions, SpeedSample},
     ids::JobId,
+    job::JobSpec,
     scheduler::FitOutcome,
 };
 
@@ -22,11 +23,11 @@ pub struct Errors {
 
 /// Key of a job's random numbers for the errors.
 const SIGNS: u64 = 4 << 32;
-/// Values of p and w at which the true speed function is sampled. They are dense enough that the fit's form is the only
-/// error.
+/// Values of p and w at which the true speed function is sampled for a fit to it. Where engines get the function
+/// itself, the fit only supplies coefficients.
 const GRID: [u32; 6] = [1, 2, 4, 7, 11, 16];
 
-/// The true speed functions, computed once per job.
+/// Fits of the true speed functions, computed once per job.
 #[derive(Default)]
 pub(super) struct Oracle {
     speeds: BTreeMap<JobId, SpeedFit>,
@@ -55,8 +56,14 @@ impl Oracle {
                 capped: false,
             });
             let speed = self.speeds.entry(id).or_insert_with(|| (truths.speed)());
-            let theta = std::array::from_fn(|at| speed.theta[at] / signed(1 + at as u64, errors.speed).max(0.01));
-            fits.speed = Some(speed.clone().with_theta(theta));
+            let divisor = |key: u64| signed(key, errors.speed).max(0.01);
+            fits.speed = Some(match truths.exact {
+                Some(time) => speed.clone().with_curve(time.curve(truths.spec, divisor)),
+                None => {
+                    let theta = std::array::from_fn(|at| speed.theta[at] / divisor(1 + at as u64));
+                    speed.clone().with_theta(theta)
+                }
+            });
         });
     }
 
@@ -71,6 +78,9 @@ pub(super) struct Truths<'a> {
     epochs: u32,
     done: u32,
     speed: Box<dyn Fn() -> SpeedFit + 'a>,
+    spec: &'a JobSpec,
+    /// The true function, if engines' speed functions can have its form. Otherwise they get the fit.
+    exact: Option<&'a StepTime>,
 }
 
 impl<'a> Truths<'a> {
@@ -84,7 +94,14 @@ impl<'a> Truths<'a> {
                 .collect();
             SpeedFit::fit(program.job.speed_model(), &samples, &SpeedOptions::default())
         };
-        Self { draws: program.draws, epochs: program.epochs, done: program.epoch(), speed: Box::new(speed) }
+        Self {
+            draws: program.draws,
+            epochs: program.epochs,
+            done: program.epoch(),
+            speed: Box::new(speed),
+            spec: &program.job.spec,
+            exact: program.step_time(),
+        }
     }
 }
 

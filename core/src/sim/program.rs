@@ -5,8 +5,7 @@ use std::sync::Arc;
 use super::{
     chunks::{self, Chunks},
     draws::Draws,
-    truth::SlotLoad,
-    truth::Truth,
+    truth::{SlotLoad, Speed, StepTime, Truth},
     uploads::{Places, Uploads},
     workload::SimJob,
 };
@@ -163,6 +162,14 @@ impl<'a> Program<'a> {
     /// Steps per second at (p, w) with each slot on a server of its own.
     pub(super) fn true_speed(&self, servers: u32, workers: u32) -> f64 {
         self.truth.speed.alone(self.spec(), Shape { workers, servers })
+    }
+
+    /// The true duration of its steps, if it is of that form.
+    pub(super) fn step_time(&self) -> Option<&StepTime> {
+        match &self.truth.speed {
+            Speed::Steps(time) => Some(time),
+            _ => None,
+        }
     }
 
     /// True use of its slots.

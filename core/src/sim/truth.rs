@@ -48,6 +48,9 @@ pub struct SlotLoad {
     pub memory: f64,
     /// Relative deviation between windows.
     pub wavers: f64,
+    /// Total speed of slots that share a device, relative to a slot that has it alone. None: they don't delay each
+    /// other while the device isn't overloaded.
+    pub together: Option<f64>,
 }
 
 /// Length of a window with constant load.
@@ -130,6 +133,31 @@ impl StepTime {
         per_server: 0.0,
         local: 1.0,
     };
+
+    /// The exact [speed](Self::speed) with each slot on its own server, with each term divided by a factor.
+    pub(super) fn curve(&self, spec: &JobSpec, error: impl Fn(u64) -> f64) -> SpeedCurve {
+        let terms =
+            [self.per_example, self.per_step, self.exchange, self.shard, self.ring, self.per_worker, self.per_server];
+        let mut at = 0;
+        let [example, step, exchange, shard, ring, worker, server] = terms.map(|term| {
+            at += 1;
+            term / error(at)
+        });
+        let batch = spec.batch as f64;
+        match spec.mode {
+            TrainingMode::AllReduce => {
+                SpeedCurve::of_terms([example * batch, step], [-ring, ring, 0.0, worker, 0.0, 0.0, 0.0, 0.0])
+            }
+            TrainingMode::Sync => {
+                SpeedCurve::of_terms([example * batch, step], [0.0, 0.0, exchange, worker, server, shard, 0.0, 0.0])
+            }
+            // The workers' steps don't wait for each other: all terms are divided by w.
+            TrainingMode::Async => SpeedCurve::of_terms(
+                [example * batch + step, 0.0],
+                [0.0, worker, 0.0, 0.0, 0.0, exchange, server, shard],
+            ),
+        }
+    }
 
     /// Computation time of one worker in a step.
     fn compute(&self, spec: &JobSpec, workers: f64) -> f64 {
@@ -421,6 +449,20 @@ mod tests {
         assert_eq!(speed.of(&spec(), &placed(&[(1, 0), (1, 0), (0, 1)]), false, &[]), alone);
         // All slots are on one server, so the exchange takes a fifth.
         assert!((1.0 / speed.of(&spec(), &placed(&[(2, 1)]), false, &[]) - 0.8).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_exact_curve_is_the_speed_of_separate_slots() {
+        let time = StepTime { shard: 0.2, ring: 0.3, per_worker: 0.02, per_server: 0.01, ..time() };
+        for mode in [TrainingMode::Sync, TrainingMode::Async, TrainingMode::AllReduce] {
+            let spec = JobSpec { mode, ..spec() };
+            for (servers, workers) in [(1, 1), (1, 9), (3, 5), (8, 2), (17, 40)] {
+                let servers = if mode == TrainingMode::AllReduce { 0 } else { servers };
+                let truth = Speed::Steps(time).alone(&spec, Shape { workers, servers });
+                let curve = time.curve(&spec, |_| 1.0).speed(servers, workers);
+                assert!((curve / truth - 1.0).abs() < 1e-12, "{mode:?} {servers}/{workers}: {curve} {truth}");
+            }
+        }
     }
 
     #[test]

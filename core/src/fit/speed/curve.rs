@@ -7,8 +7,8 @@ use super::model::SpeedModel;
 /// f(p, w) with multiplied coefficients: one formula for all models, without branches and without heap memory.
 ///
 /// With known M, each model of [`SpeedModel`] has a computation time C and a communication time S. Both are sums of
-/// terms in 1/w, 1, w/p, w, p, 1/p and p/w. [`speed`](Self::speed) evaluates them times p·w without a division, and
-/// divides once at the end. The type is `Copy` and has 80 bytes, so that jobs can store it for inner loops.
+/// terms in 1/w, 1, w/p, w, p, 1/p, p/w and 1/(p·w). [`speed`](Self::speed) evaluates them times p·w without a division,
+/// and divides once at the end. The type is `Copy` and has 88 bytes, so that jobs can store it for inner loops.
 ///
 /// # Examples
 ///
@@ -23,8 +23,8 @@ use super::model::SpeedModel;
 pub struct SpeedCurve {
     /// `C = compute[0]/w + compute[1]`.
     compute: [f64; 2],
-    /// `S = rest[0]/w + rest[1] + rest[2]·w/p + rest[3]·w + rest[4]·p + rest[5]/p + rest[6]·p/w`.
-    rest: [f64; 7],
+    /// `S = rest[0]/w + rest[1] + rest[2]·w/p + rest[3]·w + rest[4]·p + rest[5]/p + rest[6]·p/w + rest[7]/(p·w)`.
+    rest: [f64; 8],
     /// T² = C² + cross·C·S + S².
     cross: f64,
 }
@@ -46,13 +46,25 @@ impl SpeedCurve {
             t[usize::from(model.has_batch())] = 1.0;
         }
         let (compute, rest) = match model {
-            SpeedModel::Sync { .. } => ([t[0] * model.batch(), t[1]], [0.0, 0.0, t[2], t[3], t[4], 0.0, 0.0]),
+            SpeedModel::Sync { .. } => ([t[0] * model.batch(), t[1]], [0.0, 0.0, t[2], t[3], t[4], 0.0, 0.0, 0.0]),
             // w/f = θ0 + θ1·w/p + θ2·w + θ3·p, divided by w.
-            SpeedModel::Async => ([t[0], 0.0], [0.0, t[2], 0.0, 0.0, 0.0, t[1], t[3]]),
+            SpeedModel::Async => ([t[0], 0.0], [0.0, t[2], 0.0, 0.0, 0.0, t[1], t[3], 0.0]),
             // θ2·(w−1)/w = θ2 − θ2/w.
-            SpeedModel::AllReduce { .. } => ([t[0] * model.batch(), t[1]], [-t[2], t[2], 0.0, t[3], 0.0, 0.0, 0.0]),
+            SpeedModel::AllReduce { .. } => {
+                ([t[0] * model.batch(), t[1]], [-t[2], t[2], 0.0, t[3], 0.0, 0.0, 0.0, 0.0])
+            }
         };
         Self { compute, rest, cross: if cross.is_finite() { cross.clamp(0.0, 2.0) } else { 2.0 } }
+    }
+
+    /// Any function of this form, T = C + S, with the coefficients of C and S in the order of the terms (seconds):
+    /// `C = compute[0]/w + compute[1]`,
+    /// `S = rest[0]/w + rest[1] + rest[2]·w/p + rest[3]·w + rest[4]·p + rest[5]/p + rest[6]·p/w + rest[7]/(p·w)`.
+    ///
+    /// All must be finite, and no time negative.
+    #[must_use]
+    pub(crate) fn of_terms(compute: [f64; 2], rest: [f64; 8]) -> Self {
+        Self { compute, rest, cross: 2.0 }
     }
 
     /// Training speed with `servers` parameter servers and `workers` workers, in steps per second.
@@ -78,9 +90,9 @@ impl SpeedCurve {
     /// Step time × p × w, which needs no division.
     #[inline]
     fn scaled_time(&self, p: f64, w: f64) -> f64 {
-        let [r0, r1, r2, r3, r4, r5, r6] = self.rest;
+        let [r0, r1, r2, r3, r4, r5, r6, r7] = self.rest;
         let c = p * (self.compute[0] + w * self.compute[1]);
-        let s = p * (r0 + p * r6 + w * (r1 + w * r3 + p * r4)) + w * (r5 + w * r2);
+        let s = p * (r0 + p * r6 + w * (r1 + w * r3 + p * r4)) + w * (r5 + w * r2) + r7;
         let t = (c * c + self.cross * c * s + s * s).sqrt();
         // The lower bound only matters if the fitted time is 0 (all measured terms vanish at this pair).
         t.max(p * w * 1e-12).max(f64::MIN_POSITIVE)

@@ -127,6 +127,13 @@ impl SpeedFit {
         Self { theta, curve, ..self }
     }
 
+    /// The same fit with another function for speeds: the true one, in a simulation. Coefficients and errors stay those
+    /// of the fit.
+    #[must_use]
+    pub(crate) fn with_curve(self, curve: SpeedCurve) -> Self {
+        Self { curve, ..self }
+    }
+
     /// The function on servers of `server_type`. A type without measurements counts as the reference.
     #[must_use]
     pub fn curve_on(&self, server_type: u16) -> SpeedCurve {
@@ -157,12 +164,17 @@ impl SpeedFit {
     /// tends to be too large.
     #[must_use]
     pub fn relative_error(&self, servers: u32, workers: u32) -> f64 {
+        self.relative_error_at(servers, workers, self.model.batch())
+    }
+
+    fn relative_error_at(&self, servers: u32, workers: u32, batch: f64) -> f64 {
         if workers == 0 {
             return 0.0;
         }
         let (p, w) = (f64::from(servers.max(1)), f64::from(workers));
-        let (terms, numerator) = self.model.terms(p, w, self.model.batch());
-        let time = numerator / self.curve.speed(servers, workers);
+        let (terms, numerator) = self.model.terms(p, w, batch);
+        let curve = if batch == self.model.batch() { self.curve } else { self.curve_at_batch(batch) };
+        let time = numerator / curve.speed(servers, workers);
         let fitted = time_of(self.model, &terms, &self.theta, self.cross);
         let mut relative = terms.map(|t| t / time);
         for (j, share) in relative.iter_mut().enumerate() {
@@ -171,18 +183,18 @@ impl SpeedFit {
         self.scatter() * quadratic(&self.spread, &relative).max(0.0).sqrt()
     }
 
-    /// The candidate (p, w) whose measurement adds most information: the one with the largest predicted variance, the
-    /// first on a tie. `None` for an empty list.
+    /// The index of the candidate (p, w, batch) whose measurement adds most information: the one with the largest
+    /// predicted variance, the first on a tie. `None` without candidates. A batch of `None` is the fit's.
     #[must_use]
-    pub fn next_to_profile(&self, candidates: &[(u32, u32)]) -> Option<(u32, u32)> {
-        let mut best: Option<((u32, u32), f64)> = None;
-        for &(p, w) in candidates {
-            let error = self.relative_error(p, w);
+    pub fn next_to_profile(&self, candidates: impl IntoIterator<Item = (u32, u32, Option<f64>)>) -> Option<usize> {
+        let mut best: Option<(usize, f64)> = None;
+        for (at, (p, w, batch)) in candidates.into_iter().enumerate() {
+            let error = self.relative_error_at(p, w, batch.unwrap_or(self.model.batch()));
             if best.is_none_or(|(_, top)| error > top) {
-                best = Some(((p, w), error));
+                best = Some((at, error));
             }
         }
-        best.map(|(pair, _)| pair)
+        best.map(|(at, _)| at)
     }
 
     pub(super) fn scatter(&self) -> f64 {

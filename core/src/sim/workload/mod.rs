@@ -31,6 +31,7 @@ pub const WORKLOADS: &[Entry] = &[
     edge::HALF,
     edge::TWICE,
     mlfs::TESTBED,
+    mlfs::EQUAL,
     mlfs::LARGE,
     mlfs::TRACE,
 ];

@@ -32,6 +32,10 @@ pub struct SpeedArgs {
     /// Fit to this number of random rows, and show the error of the prediction for the others
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
+    /// With --sample: choose the rows instead, as one would choose what to measure; the first is random, and the fit so
+    /// far says least about each next one (at most 200)
+    #[arg(long, requires = "sample")]
+    choose: bool,
     /// Seed of the random rows
     #[arg(
         long,
@@ -85,6 +89,9 @@ impl TrainingMode {
     }
 }
 
+/// The most rows for --choose, which fits once for each of them.
+const MOST_CHOSEN: u32 = 200;
+
 /// Runs the command.
 ///
 /// # Errors
@@ -93,6 +100,10 @@ pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
     let samples = read(args)?;
     let drawn = match args.sample {
         None => vec![true; samples.len()],
+        Some(count) if args.choose && count > MOST_CHOSEN => {
+            return Err(Failure::refused(format!("--sample {count}: with --choose at most {MOST_CHOSEN} are allowed")));
+        }
+        Some(count) if count as usize <= samples.len() && args.choose => choose(args, &samples, count as usize),
         Some(count) if count as usize <= samples.len() => draw(samples.len(), count as usize, args.seed),
         Some(count) => {
             return Err(Failure::refused(format!(
@@ -103,11 +114,8 @@ pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
         }
     };
     let chosen: Vec<_> = samples.iter().zip(&drawn).filter(|(_, drawn)| **drawn).map(|(sample, _)| *sample).collect();
-    let options = if args.paper { SpeedOptions::paper() } else { SpeedOptions::default() };
-    // If rows have their own batches, the model's batch only sets the scale of undetermined coefficients.
-    let own = mean(samples.iter().filter_map(|sample| sample.batch));
-    let batch = args.batch.map(f64::from).or(own).unwrap_or(1.0);
-    let fit = SpeedFit::fit(args.mode.model(batch), &chosen, &options);
+    let batch = batch(args, &samples);
+    let fit = fit(args, batch, &chosen);
     let error = |sample: &SpeedSample| {
         let predicted = fit.curve_at_batch(sample.batch.unwrap_or(batch)).speed(sample.servers, sample.workers);
         (predicted / sample.speed - 1.0).abs()
@@ -123,7 +131,31 @@ pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
         mape_all: mean(samples.iter().map(error)).unwrap_or_default(),
         mape_unseen: mean(unseen.iter().copied()),
         unseen: unseen.len(),
+        next: next(args, &fit, &samples),
     })
+}
+
+/// The batch of the fit. If rows have their own batches, it only sets the scale of undetermined coefficients.
+fn batch(args: &SpeedArgs, samples: &[SpeedSample]) -> f64 {
+    let own = mean(samples.iter().filter_map(|sample| sample.batch));
+    args.batch.map(f64::from).or(own).unwrap_or(1.0)
+}
+
+fn fit(args: &SpeedArgs, batch: f64, samples: &[SpeedSample]) -> SpeedFit {
+    let options = if args.paper { SpeedOptions::paper() } else { SpeedOptions::default() };
+    SpeedFit::fit(args.mode.model(batch), samples, &options)
+}
+
+/// The shape to measure next: among powers of two up to the largest measured numbers, and these.
+fn next(args: &SpeedArgs, fit: &SpeedFit, samples: &[SpeedSample]) -> Next {
+    let up_to = |most: u32| (0..u32::BITS).map(|bit| 1 << bit).filter(move |one| *one < most).chain([most]);
+    let most = |of: fn(&SpeedSample) -> u32| samples.iter().map(of).max().unwrap_or(1);
+    let workers = most(|sample| sample.workers);
+    let servers = if args.mode == TrainingMode::AllReduce { 0 } else { most(|sample| sample.servers) };
+    let shapes: Vec<_> = up_to(servers).flat_map(|p| up_to(workers).map(move |w| (p, w, None))).collect();
+    let (servers, workers, _) =
+        fit.next_to_profile(shapes.iter().copied()).map_or((servers, workers, None), |at| shapes[at]);
+    Next { servers, workers }
 }
 
 fn read(args: &SpeedArgs) -> anyhow::Result<Vec<SpeedSample>> {
@@ -165,6 +197,20 @@ fn draw(rows: usize, count: usize, seed: u64) -> Vec<bool> {
     drawn
 }
 
+/// Marks `count` rows: a random one, then each time the one about which the fit to those so far says least.
+fn choose(args: &SpeedArgs, samples: &[SpeedSample], count: usize) -> Vec<bool> {
+    let mut chosen = draw(samples.len(), 1, args.seed);
+    let batch = batch(args, samples);
+    for _ in 1..count {
+        let (seen, left): (Vec<_>, Vec<_>) = (0..samples.len()).partition(|row| chosen[*row]);
+        let seen: Vec<_> = seen.into_iter().map(|row| samples[row]).collect();
+        let rows = left.iter().map(|row| &samples[*row]).map(|row| (row.servers, row.workers, row.batch));
+        let Some(next) = fit(args, batch, &seen).next_to_profile(rows) else { break };
+        chosen[left[next]] = true;
+    }
+    chosen
+}
+
 /// Why rows contain less information than their fit suggests.
 fn warnings(mode: TrainingMode, rows: &[SpeedSample]) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -196,6 +242,13 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
+/// A shape to measure.
+#[derive(Serialize)]
+struct Next {
+    servers: u32,
+    workers: u32,
+}
+
 #[derive(Serialize)]
 struct Report {
     theta: Vec<f64>,
@@ -210,6 +263,8 @@ struct Report {
     unseen: usize,
     /// Why the coefficients may be unreliable.
     warnings: Vec<String>,
+    /// The shape about which the fit says least.
+    next: Next,
 }
 
 impl Show for Report {
@@ -228,8 +283,13 @@ impl Show for Report {
         });
         let warnings: String = self.warnings.iter().map(|warning| format!("\n{warning}")).collect();
         let rows = if self.points_used == 1 { "row" } else { "rows" };
+        let next = match &self.next {
+            Next { servers: 0, workers } => format!("w = {workers}"),
+            Next { servers, workers } => format!("p = {servers}, w = {workers}"),
+        };
         format!(
-            "{}\n\n{}{overlap}\nFitted to {} {rows}. On all rows it is off by {:.1} % on average{unseen}.{warnings}",
+            "{}\n\n{}{overlap}\nFitted to {} {rows}. On all rows it is off by {:.1} % on average{unseen}.\
+             \nThe fit says least about {next}: measure that next.{warnings}",
             sheet.on(paper),
             self.mode.formula(),
             self.points_used,
