@@ -1370,6 +1370,8 @@ extern "C" {
 // caps = { urgency = 10 }            # also utility, priority: the most that owners may claim
 // queues = {}                        # such as { batch = { gpu = 8, memory = "1TiB" } }: the most they may have
 // tenants = {}                       # likewise
+// early_stop = false                 # whether jobs that have nothing to gain end, as far as their owners consent
+// share_models = false               # whether tenants learn from each other's jobs of one model
 // refusal_backoff = "5s"             # first wait after a manager's refusal; doubles
 // refusals = 5                       # after this many, others get the room
 // seed = 0                           # of engines with random numbers

@@ -309,6 +309,27 @@ impl fmt::Display for ReasonKind {
 }
 
 impl Reason {
+    /// Whether a job with this reason waits for room in the cluster: not for its manager, its owner, or a limit of its
+    /// tenant or queue.
+    pub fn waits_for_room(&self) -> bool {
+        matches!(
+            self,
+            Self::NoRoom { .. }
+                | Self::Exhausted { scope: Scope::Cluster, .. }
+                | Self::Behind { .. }
+                | Self::Releasing { .. }
+                | Self::Evicted { .. }
+                | Self::Overloaded { .. }
+                | Self::HeldBack { .. }
+                | Self::Engine(_)
+        )
+    }
+
+    /// Whether a job with this reason is stopped because further training isn't worthwhile (MLF-C).
+    pub fn is_early_stop(&self) -> bool {
+        matches!(self, Self::AccuracyReached { .. } | Self::NothingToGain { .. } | Self::OutOfReach { .. })
+    }
+
     /// A reason specific to an engine, with its kind in snake case.
     pub fn of_engine(kind: &str, text: impl Into<Arc<str>>) -> Self {
         Self::Engine(EngineReason { kind: kind.into(), text: text.into() })

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::build::{amounts, cluster, plain_with, ring, runs, server, set, shape, submit, wp};
+use common::build::{amounts, cluster, plain, plain_with, ring, runs, server, set, shape, submit, wp};
 use trainmaster_core::{
-    DeviceShare, Event, Incarnation, JobId, JobSpec, Report, Role, Scheduler, ServerSpec, Settings, SlotUse, Source,
-    Span, Time, Verdict,
+    DeviceShare, Event, Incarnation, JobId, JobSpec, Mode, Report, Role, Scheduler, ServerSpec, Settings, SlotUse,
+    Source, Span, Time, Verdict,
     job::{Partition, Phase, Resize, StopChoice},
     settings::Parameter,
 };
@@ -261,10 +261,74 @@ fn a_task_stays_without_a_target_and_waits_if_all_are_overloaded() {
     assert!(why(&scheduler, low).contains("100.0 % of gpu are in use on s0"), "{}", why(&scheduler, low));
 }
 
+/// A job on one GPU that has reached its accuracy and stops under load, with settings for `early_stop`.
+fn trained(settings: Settings) -> (Scheduler, JobId) {
+    let mut scheduler = cluster(Settings { early_stop: true, ..settings }, &[gpus("s0", 3)]);
+    let stop_under_load = StopChoice::Accuracy;
+    let job = submit(&mut scheduler, 0, JobSpec { accuracy: Some(0.8), stop_under_load, ..fixed("job", 1) });
+    scheduler.decide(Time(0));
+    observe(&mut scheduler, 1, job);
+    report(&mut scheduler, MINUTE, job, 1, 0.9);
+    fit(&mut scheduler, MINUTE);
+    scheduler.decide(Time(MINUTE));
+    (scheduler, job)
+}
+
+#[test]
+fn a_tenants_limit_is_no_load_for_others() {
+    let mut settings = plain("fifo");
+    settings.tenants.insert("poor".into(), amounts(&[("gpu", 1000)]));
+    let (mut scheduler, job) = trained(settings);
+    let [_, poor] = ["first", "second"]
+        .map(|name| submit(&mut scheduler, 2 * MINUTE, JobSpec { tenant: "poor".into(), ..fixed(name, 1) }));
+    scheduler.decide(Time(2 * MINUTE));
+    scheduler.decide(Time(3 * MINUTE));
+    assert!(why(&scheduler, poor).contains("poor"), "{}", why(&scheduler, poor));
+    assert_eq!(runs(&scheduler, &[job]), [true]);
+    submit(&mut scheduler, 4 * MINUTE, fixed("large", 2));
+    scheduler.decide(Time(4 * MINUTE));
+    assert_eq!(scheduler.due(), Some(Time(4 * MINUTE)), "the job can end now");
+    scheduler.decide(Time(4 * MINUTE));
+    assert!(matches!(scheduler.state().job(job).unwrap().verdict, Verdict::Stop(_)));
+}
+
+#[test]
+fn a_job_that_waits_again_stops_too() {
+    let (mut scheduler, job) = trained(plain("fifo"));
+    scheduler.apply(Time(2 * MINUTE), Event::ServersLeft { names: vec!["s0".into()] }).expect("known");
+    submit(&mut scheduler, 2 * MINUTE, fixed("next", 1));
+    set(&mut scheduler, 3 * MINUTE, gpus("s1", 0));
+    scheduler.decide(Time(3 * MINUTE));
+    scheduler.decide(Time(4 * MINUTE));
+    assert!(why(&scheduler, job).contains("90.0 %"), "{}", why(&scheduler, job));
+}
+
+#[test]
+fn an_early_stop_of_shadow_mode_is_void() {
+    let (mut scheduler, job) = trained(plain("fifo"));
+    let at = |minutes| Time(minutes * MINUTE);
+    scheduler.apply(at(2), Event::ModeSet(Mode::Shadow)).unwrap();
+    submit(&mut scheduler, 2 * MINUTE, fixed("large", 3));
+    for minute in 3..6 {
+        scheduler.decide(at(minute));
+    }
+    assert!(matches!(scheduler.state().job(job).unwrap().verdict, Verdict::Stop(_)), "shadow mode shows it");
+    scheduler.apply(at(6), Event::ModeSet(Mode::Active)).unwrap();
+    assert_eq!(runs(&scheduler, &[job]), [true]);
+    scheduler.state().audit().unwrap();
+}
+
 #[test]
 fn a_job_stops_by_its_rule_and_under_load_by_its_other_one() {
+    stops_by_its_rules(&mlfs(&[], 1000));
+    for engine in ["drf", "fifo", "optimus", "srtf", "tiresias"] {
+        stops_by_its_rules(&Settings { early_stop: true, ..plain(engine) });
+    }
+}
+
+fn stops_by_its_rules(settings: &Settings) {
     let stopped = |stop: StopChoice, under_load: StopChoice, accuracies: &[f64], waits: bool| {
-        let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 1)]);
+        let mut scheduler = cluster(settings.clone(), &[gpus("s0", 1)]);
         let mut spec = JobSpec { accuracy: Some(0.8), stop, stop_under_load: under_load, ..fixed("job", 1) };
         spec.convergence.max_epochs = 100;
         let job = submit(&mut scheduler, 0, spec);
@@ -277,7 +341,12 @@ fn a_job_stops_by_its_rule_and_under_load_by_its_other_one() {
             submit(&mut scheduler, 200 * MINUTE, fixed("next", 1));
         }
         fit(&mut scheduler, 200 * MINUTE);
-        scheduler.decide(Time(200 * MINUTE));
+        let now = Time(200 * MINUTE);
+        scheduler.decide(now);
+        // The scheduler knows that the other job waits after the decision that found no room, and asks for the next.
+        if let Some(next) = scheduler.due() {
+            scheduler.decide(next);
+        }
         match &scheduler.state().job(job).expect("active").verdict {
             Verdict::Stop(reason) => Some(reason.describe(scheduler.state())),
             _ => None,

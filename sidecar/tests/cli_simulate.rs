@@ -37,6 +37,24 @@ fn offline_bounds_the_utility_of_all_engines() {
     assert!(again.contains("Offline: schedules worth") && again.contains("Offline over oasis"), "{again}");
 }
 
+#[test]
+fn early_stops_happen_under_the_engines_that_are_named() {
+    let folder = TempDir::new().unwrap();
+    let jobs = ["--workload", "mlfs-equal", "--jobs", "60", "--servers", "3", "--seeds", "1", "--no-timing"];
+    let stopped = |more: &[&str]| {
+        let engines = ["--engines", "srtf,other=srtf", "--json"];
+        let (code, out, err) = simulate(folder.path(), &[&jobs[..], &engines, more].concat());
+        assert_eq!(code, 0, "{err}");
+        let answer: Value = serde_json::from_str(&out).unwrap();
+        ["srtf", "other"].map(|engine| answer["engines"][engine]["stopped_early"].as_f64().unwrap() > 0.0)
+    };
+    assert_eq!(stopped(&[]), [false, false]);
+    assert_eq!(stopped(&["--early-stop=other"]), [false, true]);
+    assert_eq!(stopped(&["--early-stop"]), [true, true]);
+    let (code, _, err) = simulate(folder.path(), &[&jobs[..], &["--engines", "srtf", "--early-stop=fifo"]].concat());
+    assert!(code == 2 && err.contains("\"fifo\"") && err.contains("srtf"), "{code} {err}");
+}
+
 /// A_online's measured ratio (edge-cloud paper, Fig. 12): below 1.7 at the offline optimum's speed, and decreasing with
 /// ε.
 #[test]

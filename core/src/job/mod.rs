@@ -7,6 +7,7 @@ mod learnt;
 mod pairs;
 mod seen;
 mod spec;
+mod stop;
 mod training;
 mod utility;
 

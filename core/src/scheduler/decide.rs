@@ -79,6 +79,7 @@ impl Scheduler {
         if self.state.mode == Mode::Shadow {
             self.state.adopt_observed();
         }
+        self.state.stop_early();
         self.state.settle(&[]);
         self.state.issue();
         let id = TicketId(self.next_ticket);
@@ -220,6 +221,7 @@ impl Scheduler {
 
     fn conclude(&mut self, source: Source, dropped: Vec<JobId>) -> Decision {
         let state = &mut self.state;
+        state.record_load();
         let base = state.decision;
         state.decision = DecisionId(base.0 + 1);
         let revised = std::mem::take(&mut state.pending.revised);

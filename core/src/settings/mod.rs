@@ -167,6 +167,10 @@ pub struct Settings {
     /// Limits of tenants, by tenant and resource name.
     #[serde(with = "forms::limits")]
     pub tenants: BTreeMap<String, BTreeMap<String, i64>>,
+    /// Whether the scheduler stops jobs that have nothing to gain, as far as their owners consent (`stop` and
+    /// `stop_under_load` of a job; MLF-C of MLFS), under every engine. `mlfs` also does that by itself, and considers
+    /// the load of servers; this setting considers only whether jobs wait for room.
+    pub early_stop: bool,
     /// Whether jobs of one model share fitted speeds across tenants. If so, one tenant's reports, true or false, affect
     /// the jobs of others.
     pub share_models: bool,
@@ -193,6 +197,7 @@ impl Default for Settings {
             caps: Caps::default(),
             queues: BTreeMap::new(),
             tenants: BTreeMap::new(),
+            early_stop: false,
             share_models: false,
             refusal_backoff: Span::seconds(5),
             refusals: 5,

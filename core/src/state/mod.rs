@@ -64,7 +64,7 @@ pub enum Mandate {
     Free,
     /// The job keeps its slots (stability).
     Pinned(Arc<Allocation>),
-    /// The engine can't plan the job: it is held, blocked by the manager, or past its time limit.
+    /// The engine can't plan the job: it is held, blocked by the manager, past its time limit, or was told to end.
     Closed,
 }
 
@@ -132,6 +132,8 @@ pub struct State {
     pub(crate) leaving: OrdMap<JobId, Arc<Job>>,
     /// Work that the scheduler has yet to do.
     pub(crate) pending: Pending,
+    /// Whether the last decision left a job without room. Only known if jobs can be stopped early.
+    pub(crate) overloaded: bool,
     /// Messages that managers have yet to get.
     pub(crate) outbox: Outbox,
     /// Changes that the engine has yet to get.
@@ -162,6 +164,7 @@ impl Default for State {
             directory: Directory::default(),
             leaving: OrdMap::new(),
             pending: Pending::default(),
+            overloaded: false,
             outbox: Outbox::default(),
             changes: Changes::default(),
             moved: 0,
@@ -238,7 +241,8 @@ impl State {
 
     /// The mandate: what an engine can do with a job now.
     pub fn mandate(&self, job: &Job) -> Mandate {
-        if job.held || self.is_blocked(job) || self.is_over_time(job) {
+        let is_over = matches!(job.verdict, Verdict::Stop(_)) || self.is_over_time(job);
+        if job.held || is_over || self.is_blocked(job) {
             return Mandate::Closed;
         }
         match &job.verdict {

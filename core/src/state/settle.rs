@@ -189,11 +189,52 @@ impl State {
         }
     }
 
+    /// Why the scheduler stops a job early, if the setting lets it (MLF-C): a job that runs, or that waits again. O(1).
+    pub(super) fn stops_early(&self, job: &Job) -> Option<Reason> {
+        let trains = match &job.verdict {
+            Verdict::Run(_) => true,
+            Verdict::Wait(_) => job.seen.started.is_some() && !job.held,
+            _ => false,
+        };
+        if self.settings.early_stop && trains { job.stops(self.overloaded) } else { None }
+    }
+
+    /// Stops jobs that have nothing to gain. O(jobs), if the setting is on.
+    pub(crate) fn stop_early(&mut self) {
+        if !self.settings.early_stop {
+            return;
+        }
+        let stops: Vec<_> = self.jobs.values().filter_map(|job| Some((job.id, self.stops_early(job)?))).collect();
+        for (id, reason) in stops {
+            self.set_verdict(id, Verdict::Stop(reason));
+            self.note(Change::Job(id));
+        }
+    }
+
+    /// Records whether the last decision left a job without room. Jobs that therefore stop are noted, so that the next
+    /// decision is due. O(jobs), if jobs can be stopped early.
+    pub(crate) fn record_load(&mut self) {
+        if !self.settings.early_stop {
+            self.overloaded = false;
+            return;
+        }
+        let waits = |job: &Job| matches!(&job.verdict, Verdict::Wait(reason) if reason.waits_for_room());
+        self.overloaded = self.jobs.values().any(|job| waits(job));
+        let stops: Vec<_> =
+            self.jobs.values().filter(|job| self.stops_early(job).is_some()).map(|job| job.id).collect();
+        for id in stops {
+            self.note(Change::Job(id));
+        }
+    }
+
     /// In shadow mode, each round starts from the slots that actually run.
     pub(crate) fn adopt_observed(&mut self) {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
             let job = &self.jobs[&id];
+            if job.held || matches!(job.verdict, Verdict::Stop(_)) {
+                continue;
+            }
             let runs = job.seen.allocation.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
             self.plan_as_it_is(id, runs.map_or(Verdict::Wait(Reason::NotConsidered), Verdict::Run));
         }
@@ -206,7 +247,9 @@ impl State {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
             let job = &self.jobs[&id];
-            if job.held || matches!(job.verdict, Verdict::Stop(_)) {
+            // An early stop is decided again: later reports can refute what shadow mode would have stopped.
+            let ends = matches!(&job.verdict, Verdict::Stop(reason) if !reason.is_early_stop());
+            if job.held || ends {
                 continue;
             }
             let starting = !job.issued.revoked
@@ -226,9 +269,7 @@ impl State {
     }
 
     fn plan_as_it_is(&mut self, id: JobId, verdict: Verdict) {
-        let job = &self.jobs[&id];
-        let theirs = !job.held && !matches!(job.verdict, Verdict::Stop(_));
-        if theirs && !job.verdict.same_kind(&verdict) {
+        if !self.jobs[&id].verdict.same_kind(&verdict) {
             self.pending
                 .unsettled
                 .extend(verdict.allocation().iter().flat_map(|seen| seen.slots()).map(|slot| slot.server));

@@ -9,7 +9,7 @@ use trainmaster_core::{
     Allocation, Decision, Issue, Job, JobId, Mode, Role, Scheduler, Slot, State, TrainingMode, Verdict,
     engine::Limits,
     engines,
-    job::Resize,
+    job::{Resize, StopChoice},
     reason::ReasonKind,
     resources::{Amounts, BANDWIDTH, CPU, DISK, GPU, MEMORY},
     server::devices_match,
@@ -49,6 +49,8 @@ pub fn always(scheduler: &Scheduler, before: &Before) {
                     | ReasonKind::TimeLimit
             );
             let nowhere = text.contains("no server matches");
+            let consents = job.spec.stop_under_load > StopChoice::Epochs;
+            assert!(!reason.is_early_stop() || consents, "{} was stopped: {text}", job.id);
             assert!(!numbers || nowhere || text.chars().any(|c| c.is_ascii_digit()), "{text:?} names no number");
         }
         if let Some(old) = before.jobs.get(&job.id) {

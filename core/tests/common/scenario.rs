@@ -272,8 +272,16 @@ pub fn settings(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value
     });
     let rules = if shape_rules { (any::<bool>(), any::<bool>()).boxed() } else { Just((false, true)).boxed() };
     let oversubscribe = select(vec![1000, 1000, 1000, 1500, 3000]);
-    (stability, flags, limit("q1"), limit("t1"), (any::<bool>(), oversubscribe), 1..4_u32, rules).prop_map(
-        move |(stability, parameters, queues, tenants, (grow_in_place, oversubscribe), refusals, rules)| {
+    (stability, flags, limit("q1"), limit("t1"), (any::<(bool, bool)>(), oversubscribe), 1..4_u32, rules).prop_map(
+        move |(
+            stability,
+            parameters,
+            queues,
+            tenants,
+            ((grow_in_place, early_stop), oversubscribe),
+            refusals,
+            rules,
+        )| {
             let (equal_per_server, colocate) = rules;
             Settings {
                 engine: entry.name.into(),
@@ -282,6 +290,7 @@ pub fn settings(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value
                 queues,
                 tenants,
                 shape: ShapeRules { equal_per_server, colocate, grow_in_place, oversubscribe },
+                early_stop,
                 refusals,
                 refusal_backoff: Span::seconds(2),
                 seed: 7,

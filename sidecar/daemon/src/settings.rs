@@ -34,6 +34,7 @@ mod tests {
             seed = 9
             refusals = 2
             share_models = true
+            early_stop = true
             [parameters]
             interval = "5s"
             a = 0.25

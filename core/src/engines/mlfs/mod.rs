@@ -9,8 +9,9 @@
 //!   leave servers that carry more than `overload` of a resource.
 //! * **MLF-RL** (`policy.rs`): a learnt [policy](crate::policy), if one is [set](crate::Event::PolicySet), chooses the
 //!   order and the place of each task: a server, its current place, or the queue. Without a policy, MLF-H chooses.
-//! * **MLF-C** (`stop.rs`): jobs stop by their owners' rule, and while the cluster is overloaded by their rule for that
-//!   case.
+//! * **MLF-C** ([`Job::stops`]): jobs stop by their owners' rule, and while the cluster is overloaded by their rule for
+//!   that case. Under other engines the scheduler does that, if its setting
+//!   [`early_stop`](crate::Settings::early_stop) says so.
 //!
 //! `mlf-h` is this engine with `stop = false` and `policy = false`. With `stop = false` alone it is the paper's MLF-RL.
 //!
@@ -46,7 +47,6 @@ mod overload;
 mod parameters;
 mod policy;
 mod priority;
-mod stop;
 
 use std::{
     cmp::Reverse,
@@ -63,7 +63,6 @@ use self::{
     overload::{Mover, movers},
     policy::{Choice, Chooser, SCORE, Sight},
     priority::{Active, Jobs, Known, Priorities},
-    stop::stops,
 };
 pub(super) use self::{parameters::for_completion, policy::INPUTS};
 use crate::engine::{
@@ -477,7 +476,7 @@ impl Turns<'_, '_> {
             if !is_free || job.verdict.allocation().is_none() {
                 continue;
             }
-            let Some(reason) = stops(job, overloaded) else { continue };
+            let Some(reason) = job.stops(overloaded) else { continue };
             if let Some(at) = self.proposal.changes.iter().position(|(id, _)| *id == job.id) {
                 // The job was about to move. The board outlives this decision, so its room is restored.
                 let (_, verdict) = self.proposal.changes.remove(at);

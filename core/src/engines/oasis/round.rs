@@ -172,7 +172,7 @@ impl<'a> Round<'a> {
         let mut arrivals = Vec::new();
         for job in state.jobs.values() {
             self.budget.spend(1)?;
-            if state.mandate(job) == Mandate::Closed || matches!(job.verdict, Verdict::Stop(_)) {
+            if state.mandate(job) == Mandate::Closed {
                 continue;
             }
             if self.memo.admitted.contains_key(&job.id) {

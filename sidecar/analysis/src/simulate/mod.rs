@@ -75,6 +75,10 @@ pub struct SimulateArgs {
     /// Use the product's stability rules, which the papers don't have
     #[arg(long)]
     stability: bool,
+    /// Let the scheduler stop jobs that have nothing to gain, as far as their owners consent, under these engines
+    /// [without NAMES: under all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0.., require_equals = true)]
+    early_stop: Option<Vec<String>>,
     /// Number of threads, at most four times the processors [default: the number of processors]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -133,8 +137,14 @@ pub fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     }
     let stability = Stability { enabled: args.stability, ..Stability::default() };
     let base = Settings { stability, ..Settings::default() };
-    let settings =
-        contenders.iter().map(|one| settings(one, &base, &first.parameters, &sets)).collect::<Result<Vec<_>, _>>()?;
+    let stopping = stopping(args.early_stop.as_deref(), &engines)?;
+    let settings = contenders
+        .iter()
+        .map(|one| {
+            let base = Settings { early_stop: stopping.contains(&one.name), ..base.clone() };
+            settings(one, &base, &first.parameters, &sets)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
     let plan = Plan {
         build: &build,
         jobs: first.jobs.len(),
@@ -169,6 +179,20 @@ pub fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
         page::write(directory, &source, &first, &comparison, &runs)?;
     }
     shown
+}
+
+/// The engines under which the scheduler stops jobs early: `named`, or all if no name is given.
+fn stopping<'a>(named: Option<&'a [String]>, engines: &'a [String]) -> Result<&'a [String], Failure> {
+    match named {
+        None => Ok(&[]),
+        Some([]) => Ok(engines),
+        Some(named) => match named.iter().find(|name| !engines.contains(name)) {
+            Some(unknown) => {
+                Err(usage(format!("--early-stop: {unknown:?} isn't among the engines: {}", engines.join(", "))))
+            }
+            None => Ok(named),
+        },
+    }
 }
 
 /// Duration of a server's failure, and of a worker's slow-down.

@@ -294,8 +294,12 @@ impl Owner {
         }
     }
 
-    /// Ends the jobs that the scheduler has stopped and that have no slots any more.
+    /// Ends the jobs that the scheduler has stopped and that have no slots any more. In other modes than active, its
+    /// stops are advice.
     pub(super) fn end_stopped(&mut self, at: Time) {
+        if self.scheduler.state().mode != Mode::Active {
+            return;
+        }
         let gone = |job: &Job| job.seen.allocation.is_none() && job.issued.allocation.is_none();
         let jobs = &self.scheduler.state().jobs;
         let over: Vec<JobId> =
