@@ -7,8 +7,9 @@ use super::model::SpeedModel;
 /// f(p, w) with multiplied coefficients: one formula for all models, without branches and without heap memory.
 ///
 /// With known M, each model of [`SpeedModel`] has a computation time C and a communication time S. Both are sums of
-/// terms in 1/w, 1, w/p, w, p, 1/p, p/w and 1/(p·w). [`speed`](Self::speed) evaluates them times p·w without a division,
-/// and divides once at the end. The type is `Copy` and has 88 bytes, so that jobs can store it for inner loops.
+/// terms in 1/w, 1, w/p, w, p, 1/p, p/w and 1/(p·w). [`speed`](Self::speed) evaluates them times p·w without a
+/// division, and divides once at the end. The type is `Copy` and has 88 bytes, so that jobs can store it for inner
+/// loops.
 ///
 /// # Examples
 ///
