@@ -73,6 +73,8 @@ async fn without_settings_a_job_that_arrives_or_is_resumed_does_not_wait_for_the
     let daemon = Daemon::start(trainmaster_daemon::Config::new(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let _manager = FakeManager::attach(&clients, "fake", servers(2, 4)).await;
+    // A job that arrives before the servers does wait for the round.
+    until("the servers", || async { (clients.status().await.servers == 2).then_some(()) }).await;
     let mut spec = spec("first");
     (spec.worker.max, spec.server.as_mut().unwrap().max) = (2, 2);
     for name in ["first", "second"] {
