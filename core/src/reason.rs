@@ -309,20 +309,14 @@ impl fmt::Display for ReasonKind {
 }
 
 impl Reason {
-    /// Whether a job with this reason waits for room in the cluster: not for its manager, its owner, or a limit of its
-    /// tenant or queue.
+    /// Whether a job with this reason waits for room that other jobs have: not for its own slots, its manager, its
+    /// owner, or a limit of its tenant or queue. A job that is larger than the cluster waits for no other.
     pub fn waits_for_room(&self) -> bool {
-        matches!(
-            self,
-            Self::NoRoom { .. }
-                | Self::Exhausted { scope: Scope::Cluster, .. }
-                | Self::Behind { .. }
-                | Self::Releasing { .. }
-                | Self::Evicted { .. }
-                | Self::Overloaded { .. }
-                | Self::HeldBack { .. }
-                | Self::Engine(_)
-        )
+        match self {
+            Self::Exhausted { scope: Scope::Cluster, needed, limit, .. } => needed <= limit,
+            Self::NoRoom { .. } | Self::Behind { .. } | Self::Overloaded { .. } | Self::Engine(_) => true,
+            _ => false,
+        }
     }
 
     /// Whether a job with this reason is stopped because further training isn't worthwhile (MLF-C).

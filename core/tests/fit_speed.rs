@@ -80,13 +80,18 @@ fn measured_all_reduce_speeds() {
     }
 }
 
+/// Speeds that Gavel's authors measured: by GPU type, job, and the job beside it (`null`: none).
+fn gavel() -> Option<serde_json::Value> {
+    let path = shared("curves/gavel_throughputs.json")?;
+    #[allow(clippy::disallowed_methods)]
+    let text = std::fs::read_to_string(path).expect("a readable file");
+    Some(serde_json::from_str(&text).expect("JSON"))
+}
+
 /// Three GPU types, 1 to 8 of them, several batch sizes: one computation factor per type removes most of the error.
 #[test]
 fn measured_server_types() {
-    let Some(path) = shared("curves/gavel_throughputs.json") else { return };
-    #[allow(clippy::disallowed_methods)]
-    let text = std::fs::read_to_string(path).expect("a readable file");
-    let data: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let Some(data) = gavel() else { return };
     for (name, bar) in [("ResNet-18", 0.5), ("ResNet-50", 0.2), ("Transformer", 0.3), ("LM", 0.35)] {
         let mut samples = Vec::new();
         for (server_type, gpu) in (0_u16..).zip(["v100", "p100", "k80"]) {
@@ -117,10 +122,7 @@ fn measured_server_types() {
 /// The total speed of two jobs on a GPU, over that of one alone, which the workload `mlfs-equal` has for a V100.
 #[test]
 fn measured_speeds_on_a_shared_gpu() {
-    let Some(path) = shared("curves/gavel_throughputs.json") else { return };
-    #[allow(clippy::disallowed_methods)]
-    let text = std::fs::read_to_string(path).expect("a readable file");
-    let data: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let Some(data) = gavel() else { return };
     for (gpu, expected) in [("v100", 1.31), ("p100", 1.19), ("k80", 1.07)] {
         let table = data[gpu].as_object().expect("a table");
         let jobs: Vec<&String> = table.keys().filter(|key| key.ends_with(", 1)")).collect();

@@ -4,7 +4,7 @@ mod common;
 
 use common::build::{amounts, cluster, plain, plain_with, ring, runs, server, set, shape, submit, wp};
 use trainmaster_core::{
-    DeviceShare, Event, Incarnation, JobId, JobSpec, Mode, Report, Role, Scheduler, ServerSpec, Settings, SlotUse,
+    DeviceShare, End, Event, Incarnation, JobId, JobSpec, Mode, Report, Role, Scheduler, ServerSpec, Settings, SlotUse,
     Source, Span, Time, Verdict,
     job::{Partition, Phase, Resize, StopChoice},
     settings::Parameter,
@@ -293,18 +293,23 @@ fn a_tenants_limit_is_no_load_for_others() {
 }
 
 #[test]
-fn a_job_that_waits_again_stops_too() {
+fn load_that_is_gone_stops_no_job() {
     let (mut scheduler, job) = trained(plain("fifo"));
-    scheduler.apply(Time(2 * MINUTE), Event::ServersLeft { names: vec!["s0".into()] }).expect("known");
-    submit(&mut scheduler, 2 * MINUTE, fixed("next", 1));
-    set(&mut scheduler, 3 * MINUTE, gpus("s1", 0));
+    let large = submit(&mut scheduler, 2 * MINUTE, fixed("large", 3));
+    scheduler.decide(Time(2 * MINUTE));
+    scheduler.apply(Time(3 * MINUTE), Event::JobEnded { job: large, end: End::Cancelled }).unwrap();
     scheduler.decide(Time(3 * MINUTE));
-    scheduler.decide(Time(4 * MINUTE));
-    assert!(why(&scheduler, job).contains("90.0 %"), "{}", why(&scheduler, job));
+    assert_eq!(runs(&scheduler, &[job]), [true]);
 }
 
 #[test]
 fn an_early_stop_of_shadow_mode_is_void() {
+    for held in [false, true] {
+        void_after_shadow(held);
+    }
+}
+
+fn void_after_shadow(held: bool) {
     let (mut scheduler, job) = trained(plain("fifo"));
     let at = |minutes| Time(minutes * MINUTE);
     scheduler.apply(at(2), Event::ModeSet(Mode::Shadow)).unwrap();
@@ -313,8 +318,13 @@ fn an_early_stop_of_shadow_mode_is_void() {
         scheduler.decide(at(minute));
     }
     assert!(matches!(scheduler.state().job(job).unwrap().verdict, Verdict::Stop(_)), "shadow mode shows it");
+    if held {
+        scheduler.apply(at(6), Event::JobHeld { job, held }).unwrap();
+    }
     scheduler.apply(at(6), Event::ModeSet(Mode::Active)).unwrap();
-    assert_eq!(runs(&scheduler, &[job]), [true]);
+    assert_eq!(runs(&scheduler, &[job]), [!held]);
+    scheduler.decide(at(6));
+    assert!(!matches!(scheduler.state().job(job).unwrap().verdict, Verdict::Stop(_)), "no decision found load yet");
     scheduler.state().audit().unwrap();
 }
 

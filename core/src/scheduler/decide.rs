@@ -58,7 +58,7 @@ impl Scheduler {
     }
 
     /// Opens a ticket with a consistent copy of the state for the engine. Takes microseconds, plus the time to cut what
-    /// no longer fits. Supersedes an open older ticket.
+    /// no longer fits, and O(jobs) if jobs can be stopped early. Supersedes an open older ticket.
     pub fn prepare(&mut self, at: Time) -> Ticket {
         let id = self.begin(at);
         self.record(|| Record::Prepared { at, ticket: id });
@@ -76,10 +76,10 @@ impl Scheduler {
         self.state.now = self.state.now.max(at);
         self.state.expire_timers();
         self.try_again();
+        self.state.stop_early();
         if self.state.mode == Mode::Shadow {
             self.state.adopt_observed();
         }
-        self.state.stop_early();
         self.state.settle(&[]);
         self.state.issue();
         let id = TicketId(self.next_ticket);

@@ -132,7 +132,7 @@ pub struct State {
     pub(crate) leaving: OrdMap<JobId, Arc<Job>>,
     /// Work that the scheduler has yet to do.
     pub(crate) pending: Pending,
-    /// Whether the last decision left a job without room. Only known if jobs can be stopped early.
+    /// Whether the last decision left a job waiting for room. Only known if jobs can be stopped early.
     pub(crate) overloaded: bool,
     /// Messages that managers have yet to get.
     pub(crate) outbox: Outbox,

@@ -10,7 +10,9 @@ impl State {
             // A job that completed a chunk has fewer chunks left for its workers.
             Change::Ended(_) | Change::Trained(_) => Urgency { departure: true, ..Urgency::default() },
             // The decision stops the job, which frees its room.
-            Change::Job(id) if self.job(id).is_some_and(|job| self.stops_early(job).is_some()) => {
+            Change::Job(id)
+                if self.settings.early_stop && self.job(id).is_some_and(|job| self.stops_early(job).is_some()) =>
+            {
                 Urgency { departure: true, ..Urgency::default() }
             }
             Change::Job(id) => match self.job(id).map(|job| &job.verdict) {

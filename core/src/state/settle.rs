@@ -191,12 +191,15 @@ impl State {
 
     /// Why the scheduler stops a job early, if the setting lets it (MLF-C): a job that runs, or that waits again. O(1).
     pub(super) fn stops_early(&self, job: &Job) -> Option<Reason> {
+        if !self.settings.early_stop {
+            return None;
+        }
         let trains = match &job.verdict {
             Verdict::Run(_) => true,
             Verdict::Wait(_) => job.seen.started.is_some() && !job.held,
             _ => false,
         };
-        if self.settings.early_stop && trains { job.stops(self.overloaded) } else { None }
+        if trains { job.stops(self.overloaded) } else { None }
     }
 
     /// Stops jobs that have nothing to gain. O(jobs), if the setting is on.
@@ -204,6 +207,8 @@ impl State {
         if !self.settings.early_stop {
             return;
         }
+        // Jobs that waited can have ended since.
+        self.overloaded &= self.is_overloaded();
         let stops: Vec<_> = self.jobs.values().filter_map(|job| Some((job.id, self.stops_early(job)?))).collect();
         for (id, reason) in stops {
             self.set_verdict(id, Verdict::Stop(reason));
@@ -218,8 +223,7 @@ impl State {
             self.overloaded = false;
             return;
         }
-        let waits = |job: &Job| matches!(&job.verdict, Verdict::Wait(reason) if reason.waits_for_room());
-        self.overloaded = self.jobs.values().any(|job| waits(job));
+        self.overloaded = self.is_overloaded();
         let stops: Vec<_> =
             self.jobs.values().filter(|job| self.stops_early(job).is_some()).map(|job| job.id).collect();
         for id in stops {
@@ -227,7 +231,14 @@ impl State {
         }
     }
 
-    /// In shadow mode, each round starts from the slots that actually run.
+    /// Whether a job waits for room that others have, and would not end by itself.
+    fn is_overloaded(&self) -> bool {
+        let waits = |job: &Job| matches!(&job.verdict, Verdict::Wait(reason) if reason.waits_for_room());
+        self.jobs.values().any(|job| waits(job) && job.stops(false).is_none())
+    }
+
+    /// In shadow mode, each round starts from the slots that actually run. Jobs that would have been stopped stay so:
+    /// otherwise stops under load would end the load, and alternate with it.
     pub(crate) fn adopt_observed(&mut self) {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
@@ -248,8 +259,12 @@ impl State {
         for id in all {
             let job = &self.jobs[&id];
             // An early stop is decided again: later reports can refute what shadow mode would have stopped.
-            let ends = matches!(&job.verdict, Verdict::Stop(reason) if !reason.is_early_stop());
-            if job.held || ends {
+            let stops_early = matches!(&job.verdict, Verdict::Stop(reason) if reason.is_early_stop());
+            if job.held && stops_early {
+                self.set_verdict(id, Verdict::Wait(Reason::Held));
+                continue;
+            }
+            if job.held || (matches!(job.verdict, Verdict::Stop(_)) && !stops_early) {
                 continue;
             }
             let starting = !job.issued.revoked
