@@ -187,7 +187,17 @@ fn speeds_give_back_the_coefficients_they_were_made_from() {
     let narrow = "p,w,speed\n2,1,1\n2,2,1.5\n2,3,2\n2,6,2.5\n2,6,2.6\n";
     let fit = with_file(narrow, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--json"]).json();
     let (p, w) = (fit["next"]["servers"].as_u64().unwrap(), fit["next"]["workers"].as_u64().unwrap());
-    assert!([1, 2].contains(&p) && [1, 2, 4, 6].contains(&w), "{fit}");
+    assert!([1, 2, 4].contains(&p) && [1, 2, 4, 6, 8].contains(&w), "{fit}");
+    assert!(p != 2 || [4, 8].contains(&w), "it isn't measured yet: {fit}");
+    // Its advice can be followed from the first row on.
+    let mut rows = "p,w,speed\n1,1,1\n".to_owned();
+    for _ in 0..8 {
+        let fit = with_file(&rows, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--json"]).json();
+        let [p, w] = ["servers", "workers"].map(|role| fit["next"][role].as_u64().unwrap());
+        let row = format!("{p},{w},");
+        assert!(!rows.contains(&format!("\n{row}")), "{row} twice");
+        rows += &format!("{row}{}\n", 1.0 / time(p as f64, w as f64, 128.0));
+    }
     let huge = "p,w,speed\n4294967295,4294967295,1\n";
     let fit = with_file(huge, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--json"]).json();
     assert!(fit["next"]["workers"].as_u64().unwrap() <= u64::from(u32::MAX), "{fit}");
@@ -215,6 +225,8 @@ fn speeds_give_back_the_coefficients_they_were_made_from() {
     });
     let fit = with_file(&text, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--json"]).json();
     near(&numbers(&fit["theta"]), &theta, 0.05);
+    with_file(&text, &["fit", "speed", "--csv", "data.csv", "--mode", "sync", "--batch", "64"])
+        .fails(1, &["--batch 64", "column batch"]);
 }
 
 #[test]

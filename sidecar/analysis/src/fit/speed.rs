@@ -98,6 +98,10 @@ const MOST_CHOSEN: u32 = 200;
 /// The file can't be read, a value is invalid, or there are fewer rows than requested.
 pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
     let samples = read(args)?;
+    if let Some(batch) = args.batch.filter(|_| samples.iter().any(|sample| sample.batch.is_some())) {
+        let file = args.csv.display();
+        return Err(Failure::refused(format!("--batch {batch}: {file} has a column batch; leave --batch out")));
+    }
     let drawn = match args.sample {
         None => vec![true; samples.len()],
         Some(count) if args.choose && count > MOST_CHOSEN => {
@@ -146,13 +150,19 @@ fn fit(args: &SpeedArgs, batch: f64, samples: &[SpeedSample]) -> SpeedFit {
     SpeedFit::fit(args.mode.model(batch), samples, &options)
 }
 
-/// The shape to measure next: among powers of two up to the largest measured numbers, and these.
+/// The shape to measure next: one that wasn't measured, among powers of two up to twice the largest measured numbers,
+/// and these numbers.
 fn next(args: &SpeedArgs, fit: &SpeedFit, samples: &[SpeedSample]) -> Next {
-    let up_to = |most: u32| (0..u32::BITS).map(|bit| 1 << bit).filter(move |one| *one < most).chain([most]);
-    let most = |of: fn(&SpeedSample) -> u32| samples.iter().map(of).max().unwrap_or(1);
-    let workers = most(|sample| sample.workers);
-    let servers = if args.mode == TrainingMode::AllReduce { 0 } else { most(|sample| sample.servers) };
-    let shapes: Vec<_> = up_to(servers).flat_map(|p| up_to(workers).map(move |w| (p, w, None))).collect();
+    let up_to = |most: u32| {
+        let twice = most.saturating_mul(2);
+        (0..u32::BITS).map(|bit| 1 << bit).filter(move |one| *one <= twice && *one != most).chain([most])
+    };
+    let servers_of = |sample: &SpeedSample| if args.mode == TrainingMode::AllReduce { 0 } else { sample.servers };
+    let measured: BTreeSet<_> = samples.iter().map(|sample| (servers_of(sample), sample.workers)).collect();
+    let (servers, workers) =
+        measured.iter().fold((0, 1), |(servers, workers), (p, w)| (servers.max(*p), workers.max(*w)));
+    let shapes = up_to(servers).flat_map(|p| up_to(workers).map(move |w| (p, w)));
+    let shapes: Vec<_> = shapes.filter(|shape| !measured.contains(shape)).map(|(p, w)| (p, w, None)).collect();
     let (servers, workers, _) =
         fit.next_to_profile(shapes.iter().copied()).map_or((servers, workers, None), |at| shapes[at]);
     Next { servers, workers }
@@ -271,7 +281,10 @@ impl Show for Report {
     fn text(&self, paper: &Paper) -> String {
         let mut sheet = Sheet::new([Column::key("COEFFICIENT"), Column::key("SECONDS").right()]);
         for (index, theta) in self.theta.iter().enumerate() {
-            sheet.row([format!("θ{index}").into(), format!("{theta:.6}").into()]);
+            // Seconds per example are often tiny.
+            let small = *theta > 0.0 && *theta < 1e-3;
+            let seconds = if small { format!("{theta:.3e}") } else { format!("{theta:.6}") };
+            sheet.row([format!("θ{index}").into(), seconds.into()]);
         }
         let overlap = if self.cross < 2.0 {
             "\nComputing and communicating overlap: where the formula adds them, the time is less."
