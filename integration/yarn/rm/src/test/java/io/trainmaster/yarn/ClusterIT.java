@@ -37,7 +37,10 @@ import org.junit.jupiter.api.io.TempDir;
 /** The shipped plug-ins in a real ResourceManager with real NodeManagers: the life of one job, step by step. */
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
 class ClusterIT {
-    private static final int TTL_MS = 4000;
+    /** A plan that lapses early lets other containers start, also if a busy machine delays an answer. */
+    private static final int LONG_TTL_MS = 60_000;
+
+    private static final int SHORT_TTL_MS = 4000;
     private static final int SMALLEST = 2048;
     private static final int SMALL = 4096;
 
@@ -51,6 +54,7 @@ class ClusterIT {
     private static RealMaster other;
     private static Map<Integer, String> nodes;
     private static volatile List<Slot> slots = List.of();
+    private static volatile int ttlMs = LONG_TTL_MS;
     private static long number;
 
     @BeforeAll
@@ -88,7 +92,7 @@ class ClusterIT {
 
     private static Plan plan(Cluster snapshot) {
         number++;
-        Plan.Builder plan = Plan.newBuilder().setTerm(1).setNumber(number).setTtlMs(TTL_MS);
+        Plan.Builder plan = Plan.newBuilder().setTerm(1).setNumber(number).setTtlMs(ttlMs);
         for (Application application : snapshot.getApplicationsList()) {
             plan.addApplications(ApplicationPlan.newBuilder()
                     .setId(application.getId())
@@ -171,6 +175,10 @@ class ClusterIT {
     @Test
     @Order(4)
     void withoutTheSidecarSchedulingIsStockAfterTheTtl() throws Exception {
+        ttlMs = SHORT_TTL_MS;
+        int answered = sidecar.snapshots.size();
+        // The answer to the last one may still be on its way.
+        Waiting.until(() -> sidecar.snapshots.size() > answered + 2);
         sidecar.stop();
         Waiting.until(() -> cluster.metrics().get("PlanInForce").asInt() == 0);
         Waiting.until(() -> {
@@ -186,6 +194,7 @@ class ClusterIT {
         int asked = sidecar.submissions.size();
         String where = cluster.containers(job.attempt).get(256);
         slots = List.of(slot(1, SMALLEST), Lab.slot(3, where));
+        ttlMs = LONG_TTL_MS;
         sidecar.start();
         Waiting.until(() -> cluster.metrics().get("PlanInForce").asInt() == 1);
         Cluster before = sidecar.lastSnapshot();
