@@ -327,6 +327,19 @@ fn commits_check_the_acceptance_of_new_slots() {
 }
 
 #[test]
+fn a_server_that_comes_while_an_engine_works_lets_it_decide_again() {
+    let mut scheduler = cluster(plain("optimus"), &[]);
+    let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));
+    let outcome = scheduler.prepare(Time(1)).run(Budget::UNLIMITED);
+    set(&mut scheduler, 2, server("s0", 8, 16, &["gpu"]));
+    scheduler.commit(Time(3), outcome).unwrap();
+    assert_eq!((shape(&scheduler, id), scheduler.due()), (wp(0, 0), Some(Time(3))), "its room wasn't known");
+    scheduler.decide(Time(3));
+    assert_eq!(shape(&scheduler, id), wp(1, 0));
+    assert!(scheduler.due() > Some(Time(3)), "the next round");
+}
+
+#[test]
 fn new_settings_supersede_open_tickets() {
     let mut scheduler = scripted(&[1], &[&[&[0]]]);
     let id = submit(&mut scheduler, 0, ring("a", (1, 1, 1)));

@@ -1,7 +1,7 @@
 //! Changes for the engine, with their urgency.
 
 use super::{Change, State, changes::Urgency};
-use crate::{decision::Verdict, reason::Reason};
+use crate::{decision::Verdict, ids::ServerId, reason::Reason};
 
 impl State {
     pub(crate) fn note(&mut self, change: Change) {
@@ -24,9 +24,19 @@ impl State {
                 Some(Verdict::Wait(Reason::Held)) => Urgency { departure: true, ..Urgency::default() },
                 _ => Urgency::default(),
             },
-            // `unsettled` records where the plan may no longer fit.
+            // What changes of the server itself is noted by `note_changed_server`.
             Change::Server(_) | Change::Measured(_) => Urgency::default(),
         };
+        self.push(change, urgency);
+    }
+
+    /// Notes that a server changed. Another decision is due, also if an engine is at work, because its ticket doesn't
+    /// contain the change.
+    pub(super) fn note_changed_server(&mut self, server: ServerId) {
+        self.push(Change::Server(server), Urgency { at_once: true, ..Urgency::default() });
+    }
+
+    fn push(&mut self, change: Change, urgency: Urgency) {
         self.changes.push(change, urgency);
         if self.changes.is_long() {
             let jobs = &self.jobs;

@@ -242,7 +242,7 @@ impl State {
         self.pending.unpark([id]);
         self.pending.unsettled.insert(id);
         self.moved += 1;
-        self.note(Change::Server(id));
+        self.note_changed_server(id);
     }
 
     /// Records that servers have left. Slots on a lost server are gone without a further message. O(slots of all jobs),
