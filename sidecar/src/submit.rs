@@ -1,12 +1,12 @@
 //! `trainmaster submit`: submits job files to the daemon.
 
-use std::{io, path::Path};
+use std::{collections::BTreeSet, io, path::Path};
 
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use trainmaster_core::{JobSpec, job::LONGEST_FILE};
+use trainmaster_core::{JobSpec, job::LONGEST_FILE, text::shown};
 use trainmaster_host::bounded::{read_text, take_text};
 use trainmaster_proto::{
     job_from_spec,
@@ -18,6 +18,8 @@ use trainmaster_terminal::{
     output::away,
 };
 
+/// Maximum characters of a note.
+const LONGEST_NOTE: usize = 1000;
 /// Number of files from which a progress bar is shown.
 const FEW: usize = 8;
 
@@ -46,16 +48,21 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
         ProgressStyle::with_template("submitting {bar:30} {pos}/{len}")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
     );
+    let mut notes = BTreeSet::new();
     for spec in &specs {
         let request = SubmitRequest { job: Some(job_from_spec(spec)), external: None };
         let reply = match jobs.submit(request).await {
             Ok(reply) => reply.into_inner(),
             Err(status) => {
                 bar.abandon();
+                notes.iter().for_each(say);
                 return Err(daemon.failure(&status).about(&spec.name));
             }
         };
         bar.inc(1);
+        if !reply.note.is_empty() {
+            notes.insert(reply.note);
+        }
         let submitted = Submitted {
             job: reply.job,
             name: spec.name.clone(),
@@ -68,9 +75,14 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
     if let Ok(status) = daemon.admin().status(StatusRequest {}).await
         && let Some(note) = idle(status.get_ref())
     {
-        eprintln!("note: {note}");
+        notes.insert(note.to_owned());
     }
+    notes.iter().for_each(say);
     Ok(())
+}
+
+fn say(note: &String) {
+    eprintln!("note: {}", shown(note, LONGEST_NOTE));
 }
 
 /// Why no waiting job is started, whatever an engine decides.

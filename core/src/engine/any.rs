@@ -76,6 +76,8 @@ pub trait AnyEngine: Send + Sync {
     /// # Errors
     /// As for [`Engine::accepts`].
     fn accepts(&self, spec: &JobSpec) -> Result<(), String>;
+    /// See [`Engine::caveat`].
+    fn caveat(&self, state: &State) -> Option<&'static str>;
     /// An empty memory.
     fn new_memo(&self) -> Box<dyn AnyMemo>;
     /// Reads a memory. `None` if the bytes are of another version or engine.
@@ -112,6 +114,9 @@ impl<E: Engine> AnyEngine for E {
     }
     fn accepts(&self, spec: &JobSpec) -> Result<(), String> {
         Engine::accepts(self, spec)
+    }
+    fn caveat(&self, state: &State) -> Option<&'static str> {
+        Engine::caveat(self, state)
     }
     fn new_memo(&self) -> Box<dyn AnyMemo> {
         Box::<Kept<E::Memo>>::default()

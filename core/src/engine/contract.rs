@@ -71,6 +71,10 @@ pub trait Engine: Send + Sync {
     fn accepts(&self, _: &JobSpec) -> Result<(), String> {
         Ok(())
     }
+    /// What the engine can't do on these servers, in a sentence for the users who submit jobs. O(servers).
+    fn caveat(&self, _: &State) -> Option<&'static str> {
+        None
+    }
     /// Proposes changes to the plan in the round's state.
     ///
     /// It must not change jobs whose [`mandate`](State::mandate) isn't free.

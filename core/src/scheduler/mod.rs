@@ -264,6 +264,12 @@ impl Scheduler {
         self.record(|| Record::Event { at, event });
     }
 
+    /// What the engine can't do on the present servers, if there is something, with the engine's name. O(servers).
+    pub fn caveat(&self) -> Option<String> {
+        let caveat = self.engine.caveat(&self.state)?;
+        Some(format!("engine {}: {caveat}", self.engine_name()))
+    }
+
     /// Checks whether the current engine can run such a job.
     fn supports(&self, spec: &JobSpec) -> Result<(), EventError> {
         spec.validate()?;

@@ -107,7 +107,7 @@ impl jobs_server::Jobs for Part {
         let number = self.0.jobs.borrow().len() as u64 + 1;
         let status = v1::JobStatus {
             job: number,
-            name: job.name,
+            name: job.name.clone(),
             state: "waiting".into(),
             reason: "not considered yet".into(),
             max_epochs: job.convergence.unwrap().max_epochs,
@@ -115,7 +115,9 @@ impl jobs_server::Jobs for Part {
         };
         self.0.jobs.send_modify(|jobs| jobs.push(status));
         let token = format!("secret-{number}");
-        Ok(Response::new(v1::SubmitReply { job: number, token, next_decision_ms: Some(LONG_AGO) }))
+        let note = if job.name.starts_with("shares") { "engine mlfs: tasks share no GPU" } else { "" };
+        let next_decision_ms = Some(LONG_AGO);
+        Ok(Response::new(v1::SubmitReply { job: number, token, next_decision_ms, note: note.into() }))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Reply<v1::CancelReply> {

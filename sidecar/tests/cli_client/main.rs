@@ -328,6 +328,16 @@ fn the_doctor_looks_at_the_daemons_folder_and_makes_none() {
 }
 
 #[test]
+fn what_an_engine_cannot_do_is_said_once() {
+    let daemon = Daemon::start(None);
+    let folder = TempDir::new().unwrap();
+    let files = ["shares-1", "shares-2"].map(|name| job_file(folder.path(), name).display().to_string());
+    let ran = trainmaster(&daemon.address, &["submit", &files[0], &files[1]]);
+    assert_eq!((ran.code, ran.out.lines().count()), (0, 2), "{}", ran.out);
+    assert_eq!(ran.err.matches("note: engine mlfs: tasks share no GPU\n").count(), 1, "{}", ran.err);
+}
+
+#[test]
 fn a_job_that_no_manager_starts_has_a_note() {
     let daemon = Daemon::start(None);
     trainmaster(&daemon.address, &["mode", "paused"]).works();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from .credentials import check, find, read_certificate, read_secret
 from .errors import Refused, TrainmasterError, Unreachable
 from .job import Job
 from .text import printable
+
+log = logging.getLogger("trainmaster")
 
 _CALL_SECONDS = 5.0
 _OPTIONS = [
@@ -99,6 +102,8 @@ class Jobs:
     def submit(self, job: Job) -> tuple[int, str]:
         """Submits a job. Returns its number, and its token for the feed."""
         reply = self._call(self._stub.Submit, jobs_pb2.SubmitRequest(job=job.message()))
+        if reply.note:
+            log.warning("%s", printable(reply.note))
         return reply.job, reply.token
 
     def cancel(self, job: str) -> None:

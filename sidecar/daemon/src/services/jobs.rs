@@ -90,12 +90,13 @@ impl Jobs for JobsService {
         if !is_new {
             text.clear();
         }
-        let next_decision_ms = self.host.read(move |view| {
-            let submitted = view.scheduler.state().job(job)?;
-            view.next_decision().filter(|_| submitted.verdict == Verdict::Wait(Reason::NotConsidered))
+        let read = self.host.read(move |view| {
+            let submitted = view.scheduler.state().job(job);
+            let waits = submitted.is_some_and(|job| job.verdict == Verdict::Wait(Reason::NotConsidered));
+            (view.next_decision().filter(|_| waits), view.scheduler.caveat().unwrap_or_default())
         });
-        let next_decision_ms = next_decision_ms.await?;
-        Ok(Response::new(v1::SubmitReply { job: job.0, token: text, next_decision_ms }))
+        let (next_decision_ms, note) = read.await?;
+        Ok(Response::new(v1::SubmitReply { job: job.0, token: text, next_decision_ms, note }))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelReply>, Status> {
