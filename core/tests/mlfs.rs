@@ -216,6 +216,15 @@ fn measured_tasks_share_a_gpu_where_the_pool_oversubscribes() {
     assert_eq!(two(2000, Some(500)), [true, false], "both would use more than nine tenths");
 }
 
+#[test]
+fn who_submits_is_told_that_nothing_is_measured() {
+    let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 1)]);
+    let caveat = scheduler.caveat().expect("nothing is measured");
+    assert!(caveat.starts_with("engine mlfs: no manager has reported the load of a server"), "{caveat}");
+    measure(&mut scheduler, 1, "s0", 0, &[]);
+    assert_eq!(scheduler.caveat(), None);
+}
+
 /// Two jobs on one GPU of s0, the second with a higher priority, and s1 beside it.
 fn crowded(flags: &[(&str, bool)]) -> (Scheduler, JobId, JobId) {
     let mut scheduler = cluster(mlfs(flags, 2000), &[gpus("s0", 1)]);
@@ -234,7 +243,7 @@ fn crowded(flags: &[(&str, bool)]) -> (Scheduler, JobId, JobId) {
 
 #[test]
 fn the_least_important_task_leaves_an_overloaded_gpu() {
-    let (mut scheduler, low, high) = crowded(&[]);
+    let (mut scheduler, low, high) = crowded(&[("weighed", false)]);
     measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
     scheduler.decide(Time(MINUTE));
     assert_eq!((places(&scheduler, low)[0].0, places(&scheduler, high)[0].0), (1, 0));
@@ -244,16 +253,84 @@ fn the_least_important_task_leaves_an_overloaded_gpu() {
     assert_eq!((places(&scheduler, low)[0].0, places(&scheduler, high)[0].0), (0, 0));
 }
 
+/// Two jobs on the one GPU of s0, whose restarts take 20 s, and s1 beside it. The first usually uses 800 thousandths.
+fn sharing(usual: u16) -> (Scheduler, [JobId; 2]) {
+    let spec = |name: &str| JobSpec { restart_cost: Some(Span::seconds(20)), ..fixed(name, 1) };
+    let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 1)]);
+    let first = submit(&mut scheduler, 0, spec("first"));
+    scheduler.decide(Time(0));
+    observe(&mut scheduler, 1, first);
+    report(&mut scheduler, 2, first, 1, 0.1);
+    measure(&mut scheduler, 2, "s0", 1000, &[(first, 300)]);
+    let second = submit(&mut scheduler, 3, spec("second"));
+    scheduler.decide(Time(3));
+    observe(&mut scheduler, 4, second);
+    (0..100).for_each(|_| measure(&mut scheduler, 5, "s0", 1000, &[(first, usual)]));
+    set(&mut scheduler, 6, gpus("s1", 1));
+    scheduler.decide(Time(6));
+    assert_eq!([first, second].map(|job| places(&scheduler, job)[0].0), [0, 0]);
+    (scheduler, [first, second])
+}
+
+/// Minutes until a task leaves, where their uses alternate from minute to minute.
+fn minutes(usual: u16, uses: [[u16; 2]; 2]) -> Option<i64> {
+    let (mut scheduler, jobs) = sharing(usual);
+    (1..60).find(|minute| {
+        let [first, second] = uses[*minute as usize % 2];
+        measure(&mut scheduler, MINUTE * minute - 1, "s0", 1000, &[(jobs[0], first), (jobs[1], second)]);
+        scheduler.decide(Time(MINUTE * minute));
+        jobs.iter().any(|job| places(&scheduler, *job)[0].0 == 1)
+    })
+}
+
+#[test]
+fn a_task_leaves_once_as_much_time_is_lost_as_its_restart_takes() {
+    // 1.5 GPUs are wanted of one: both jobs lose a third of their time, 40 s in a minute together.
+    assert_eq!(minutes(300, [[750, 750]; 2]), Some(1));
+    // A fiftieth: 2.35 s in a minute.
+    assert_eq!(minutes(300, [[510, 510]; 2]), Some(9));
+    // Every other minute: 16 s then, and nothing in between.
+    assert_eq!(minutes(300, [[400, 400], [600, 550]]), Some(3));
+    assert_eq!(minutes(300, [[500, 460]; 2]), None, "above nine tenths, but nobody loses anything");
+    // The GPU is full, and its tasks use less than usual: 1.5 GPUs are wanted again. What they use there isn't usual.
+    assert_eq!(minutes(750, [[500, 500]; 2]), Some(1));
+    assert_eq!(minutes(500, [[500, 500]; 2]), None, "full, but as usual");
+}
+
+#[test]
+fn a_loss_on_one_gpu_moves_no_task_of_another() {
+    let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 2)]);
+    let spec = |name: String| JobSpec { restart_cost: Some(Span::seconds(20)), ..fixed(&name, 1) };
+    let jobs: Vec<JobId> = (0..4)
+        .map(|at| {
+            let job = submit(&mut scheduler, at, spec(format!("j{at}")));
+            scheduler.decide(Time(at));
+            observe(&mut scheduler, at, job);
+            report(&mut scheduler, at, job, 1, 0.1);
+            let here: Vec<(JobId, u16)> = scheduler.state().jobs.keys().map(|job| (*job, 300)).collect();
+            measure(&mut scheduler, at, "s0", 1000, &here);
+            job
+        })
+        .collect();
+    set(&mut scheduler, 5, gpus("s1", 2));
+    let device = |job: &JobId| places(&scheduler, *job)[0].1[0];
+    let uses: Vec<(JobId, u16)> = jobs.iter().map(|job| (*job, if device(job) == 0 { 750 } else { 475 })).collect();
+    measure(&mut scheduler, 6, "s0", 1000, &uses);
+    scheduler.decide(Time(MINUTE));
+    let moved: Vec<u16> = uses.iter().filter(|(job, _)| places(&scheduler, *job)[0].0 == 1).map(|it| it.1).collect();
+    assert_eq!(moved, [750], "one of the GPU that costs time");
+}
+
 #[test]
 fn a_task_stays_without_a_target_and_waits_if_all_are_overloaded() {
     // The other server has no GPU, but isn't overloaded.
-    let (mut scheduler, low, high) = crowded(&[]);
+    let (mut scheduler, low, high) = crowded(&[("weighed", false)]);
     set(&mut scheduler, 5, gpus("s1", 0));
     measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
     scheduler.decide(Time(MINUTE));
     assert_eq!((places(&scheduler, low)[0].0, places(&scheduler, high)[0].0), (0, 0));
     // There is no other server: one of them waits, with a reason.
-    let (mut scheduler, low, high) = crowded(&[]);
+    let (mut scheduler, low, high) = crowded(&[("weighed", false)]);
     scheduler.apply(Time(5), Event::ServersLeft { names: vec!["s1".into()] }).expect("known");
     measure(&mut scheduler, 6, "s0", 1000, &[(low, 600), (high, 600)]);
     scheduler.decide(Time(MINUTE));

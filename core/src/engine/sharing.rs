@@ -144,13 +144,15 @@ pub(crate) fn place_evenly(
     Ok(Some(placed))
 }
 
-/// The allocation of a job whose tasks can move one by one.
-pub(crate) fn movable<'a>(state: &State, job: &'a Job) -> Option<&'a Arc<Allocation>> {
-    let allocation = job.verdict.allocation()?;
+/// The allocation of a job whose observed slots are the planned ones. A new place isn't measured until it is observed.
+pub(crate) fn settled(job: &Job) -> Option<&Arc<Allocation>> {
+    job.verdict.allocation().filter(|planned| job.seen.allocation.as_ref() == Some(planned))
+}
+
+/// Whether the tasks of a settled job can move one by one. Evenly spread slots can't.
+pub(crate) fn movable(state: &State, job: &Job) -> bool {
     let rules = state.settings.shape.of(&job.spec);
-    // A new place isn't measured until it is observed, and evenly spread slots can't move one by one.
-    let settled = job.seen.allocation.as_ref() == Some(allocation);
-    (settled && !rules.equal_per_server && rules.colocate && state.mandate(job) == Mandate::Free).then_some(allocation)
+    !rules.equal_per_server && rules.colocate && state.mandate(job) == Mandate::Free
 }
 
 /// Puts a task on a place that was just found for it.

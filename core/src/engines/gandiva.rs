@@ -263,7 +263,7 @@ impl Servers<'_> {
             return overloaded;
         }
         for job in state.jobs.values() {
-            let Some(allocation) = sharing::movable(state, job) else { continue };
+            let Some(allocation) = sharing::settled(job).filter(|_| sharing::movable(state, job)) else { continue };
             for slot in allocation.slots() {
                 for share in &slot.devices {
                     let Some(here) = overloaded.get_mut(&(slot.server, share.device)) else { continue };

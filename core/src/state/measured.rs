@@ -16,6 +16,9 @@ use crate::{
 /// Weight of a new measurement in a model's average: one part in this many.
 const REMEMBERED: i64 = 8;
 
+/// Thousandths of use from which a device counts as full.
+pub(crate) const FULL: u16 = 990;
+
 impl State {
     /// Replaces a server's measurements by new ones. O(slots measured).
     pub(super) fn measure(
@@ -62,10 +65,14 @@ impl State {
         });
         let slots: BTreeMap<_, _> =
             known.map(|of| ((of.job, of.slot.0, of.slot.1), usage(&of.used, &of.devices))).collect();
+        // On a full device that others use, too, a slot may want more than it gets.
+        let wants_more = |usage: &Usage| {
+            usage.devices.iter().zip(&total.devices).any(|(own, all)| (1..*all).contains(own) && *all >= FULL)
+        };
         for ((job, role, _), usage) in &slots {
             let job = &self.jobs[job];
             // A job that is still starting says nothing about training.
-            if !job.learnt.reported.is_empty() {
+            if !job.learnt.reported.is_empty() && !wants_more(usage) {
                 self.remember(&job.model.clone(), *role, &usage.amounts);
             }
         }

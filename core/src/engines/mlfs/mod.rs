@@ -6,7 +6,8 @@
 //! servers.
 //! * **MLF-H** (`priority.rs`, `host.rs`, `overload.rs`): tasks are placed one by one in order of their priority, each
 //!   on the server nearest to an ideal one (least used, nearest to its peers). The load of servers is measured. Tasks
-//!   leave servers that carry more than `overload` of a resource.
+//!   leave servers that carry more than `overload` of a resource, once that has cost the jobs there a restart's time
+//!   (`weighed`).
 //! * **MLF-RL** (`policy.rs`): a learnt [policy](crate::policy), if one is [set](crate::Event::PolicySet), chooses the
 //!   order and the place of each task: a server, its current place, or the queue. Without a policy, MLF-H chooses.
 //! * **MLF-C** ([`Job::stops`]): jobs stop by their owners' rule, and while the cluster is overloaded by their rule for
@@ -60,7 +61,7 @@ use serde::{Deserialize, Serialize};
 pub use self::parameters::Mlfs;
 use self::{
     host::{Home, Hosts, Task, tasks},
-    overload::{Mover, movers},
+    overload::{Lost, Mover, movers},
     policy::{Choice, Chooser, SCORE, Sight},
     priority::{Active, Jobs, Known, Priorities},
 };
@@ -72,7 +73,7 @@ use crate::engine::{
 };
 use crate::{
     decision::{Allocation, Proposal, Slot, Verdict},
-    ids::JobId,
+    ids::{JobId, ServerId},
     job::Job,
     place::{Load, SortBy},
     policy::{Demonstration, Network},
@@ -88,10 +89,15 @@ use crate::{
 #[derive(Default)]
 pub struct Index(Jobs);
 
-/// Start of the wait of jobs that ran before or were held. Other jobs wait since their arrival.
+/// What is remembered between decisions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
+    /// Start of the wait of jobs that ran before or were held. Other jobs wait since their arrival.
     again: BTreeMap<JobId, Time>,
+    /// What overloaded servers have cost the jobs there.
+    lost: BTreeMap<ServerId, Lost>,
+    /// The time of the last decision.
+    decided: Option<Time>,
 }
 
 const PAPER: &str = "Wang et al., Job Scheduling for Large-Scale Machine Learning Clusters, CoNEXT'20";
@@ -169,6 +175,7 @@ struct Waiting<'a> {
 
 impl Engine for Mlfs {
     type Memo = Memo;
+    const MEMO_VERSION: u32 = 2;
     type Index = Index;
 
     fn triggers(&self) -> Triggers {
@@ -177,6 +184,13 @@ impl Engine for Mlfs {
 
     fn limits(&self) -> Limits {
         Limits::Measured(libm::round(self.overload * 1000.0) as u16)
+    }
+
+    fn caveat(&self, state: &State) -> Option<&'static str> {
+        let measured = state.present_servers().any(|server| server.measured.is_some());
+        (!measured).then_some(
+            "no manager has reported the load of a server, so reservations count instead and tasks share no GPU",
+        )
     }
 
     fn decide(&self, round: &mut Round<'_, Index>, memo: &mut Memo) -> Result<(), EngineError> {
@@ -214,6 +228,8 @@ impl Mlfs {
         round.budget.spend(state.jobs.len() as u64)?;
         let mut known = memo.clone();
         known.remember(state);
+        let lost = std::mem::take(&mut known.lost);
+        let passed = known.decided.replace(state.now).map_or(Span::ZERO, |last| state.now - last);
         round.index.0.sync(self, state, round.changes);
         let jobs = &round.index.0;
         let waited = |job: &Job| match job.verdict.allocation() {
@@ -228,8 +244,9 @@ impl Mlfs {
             Choosing::Shown => Chooser::Shown(sight(&load), Vec::new()),
             Choosing::Policy(network) => Chooser::Policy(sight(&load), network),
         };
-        let mut hosts = Hosts { state, engine: self, board: round.board, load, chooser, relieved: BTreeMap::new() };
-        let leaving = if self.migrate { movers(&mut hosts, jobs, &priorities) } else { Vec::new() };
+        let relieved = BTreeMap::new();
+        let mut hosts = Hosts { state, engine: self, board: round.board, load, chooser, relieved, lost };
+        let leaving = if self.migrate { movers(&mut hosts, jobs, &priorities, passed) } else { Vec::new() };
         let proposal = Proposal::default();
         let mut turns =
             Turns { hosts, jobs, priorities: &priorities, proposal, moved: BTreeMap::new(), kept: Vec::new() };
@@ -239,9 +256,10 @@ impl Mlfs {
             turns.stop(waiting);
         }
         let Turns { proposal, hosts, .. } = turns;
+        let lost = hosts.lost;
         let shown = hosts.chooser.into_shown();
         round.proposal = proposal;
-        Ok((known, shown))
+        Ok((Memo { lost, ..known }, shown))
     }
 }
 
@@ -446,6 +464,12 @@ impl Turns<'_, '_> {
                 over.map(|(resource, used)| Reason::Overloaded { server, resource, used: Share::of(used) })
             });
             let allocation = job.verdict.allocation().expect("it has tasks on servers");
+            if full.is_some() || !moved.is_empty() {
+                // It restarts, for the sake of the server that was considered first.
+                let first = leaving.iter().find(|mover| mover.job.id == id);
+                let lost = first.and_then(|mover| self.hosts.lost.get_mut(&mover.slot.server));
+                lost.into_iter().for_each(|lost| lost.pay(job));
+            }
             if let Some(reason) = full {
                 for slot in &moved {
                     let uses = self.hosts.expected(job, slot.into());

@@ -1,12 +1,48 @@
 //! Selection of the tasks that leave an overloaded server (MLFS, §3.3.3).
+//!
+//! A job restarts if one of its tasks moves. So, with `weighed`, a task leaves once the jobs on its server have lost as
+//! much time there as that restart takes. As in the ski-rental problem, this needs no forecast of how long the overload
+//! lasts. The paper moves tasks at once, also where nobody loses time.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
 
 use super::{
     host::{Hosts, Task},
     priority::{Jobs, Priorities},
 };
-use crate::{decision::Slot, engine::sharing, ids::ServerId, job::Job, resources::Amounts, shape::Role};
+use crate::{
+    decision::Slot,
+    engine::sharing,
+    ids::{JobId, ServerId},
+    job::Job,
+    resources::{Amounts, GPU},
+    shape::Role,
+    state::FULL,
+    time::{Span, Time},
+};
+
+/// Time without losses after which the earlier losses on a server are forgotten.
+const QUIET: Span = Span::seconds(3600);
+
+/// Time that jobs have lost on a server because others used it, too, in seconds summed over jobs.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Lost {
+    seconds: f64,
+    /// The last time with a loss.
+    grew: Time,
+}
+
+impl Lost {
+    /// A job has restarted to end the losses.
+    pub(super) fn pay(&mut self, job: &Job) {
+        self.seconds = (self.seconds - job.learnt.restart_cost.as_seconds()).max(0.0);
+    }
+}
 
 /// A task on an overloaded server.
 struct Candidate<'a> {
@@ -16,6 +52,14 @@ struct Candidate<'a> {
     uses: Amounts,
     /// The fraction of its traffic that stays on the server.
     near: f64,
+    movable: bool,
+}
+
+impl Candidate<'_> {
+    /// The devices of its slot.
+    fn devices(&self) -> impl Iterator<Item = usize> + '_ {
+        self.slot.devices.iter().map(|share| usize::from(share.device))
+    }
 }
 
 /// A task that should leave if there is a host for it.
@@ -26,10 +70,17 @@ pub(super) struct Mover<'a> {
     pub(super) uses: Amounts,
 }
 
-/// Selects tasks until no server is overloaded, or no other task can move. Their load is subtracted. Their room is kept
-/// until they have another place. O(planned slots), and for each overloaded server O(its tasks² · resources).
-pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priorities<'_>) -> Vec<Mover<'a>> {
+/// Selects tasks until no server is overloaded, or no other task can or should move. Their load is subtracted. Their room
+/// is kept until they have another place. `passed` is the time since the last decision. O(planned slots), and for each
+/// overloaded server O(its tasks² · (resources + devices)).
+pub(super) fn movers<'a>(
+    hosts: &mut Hosts<'a>,
+    jobs: &Jobs,
+    priorities: &Priorities<'_>,
+    passed: Span,
+) -> Vec<Mover<'a>> {
     let state = hosts.state;
+    hosts.lost.retain(|_, lost| state.now - lost.grew <= QUIET);
     let overloaded: Vec<ServerId> = state
         .present_servers()
         .filter(|server| server.measured.is_some() && hosts.load.is_overloaded(server.id))
@@ -41,8 +92,8 @@ pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priori
     }
     let mut on: BTreeMap<ServerId, Vec<Candidate<'a>>> = overloaded.into_iter().map(|id| (id, Vec::new())).collect();
     for job in state.jobs.values() {
-        let Some(allocation) = sharing::movable(state, job) else { continue };
-        let known = jobs.get(job);
+        let Some(allocation) = sharing::settled(job) else { continue };
+        let (known, movable) = (jobs.get(job), sharing::movable(state, job));
         for slot in allocation.slots() {
             let Some(here) = on.get_mut(&slot.server) else { continue };
             let task = Task::from(slot);
@@ -56,31 +107,90 @@ pub(super) fn movers<'a>(hosts: &mut Hosts<'a>, jobs: &Jobs, priorities: &Priori
                     .map_or_else(|| priorities.first(known).1, |part| priorities.of_part(known, part)),
                 uses: hosts.expected(job, task),
                 near: near.iter().find(|(server, _)| *server == slot.server).map_or(0.0, |(_, part)| *part),
+                movable,
             });
         }
     }
+    let mut leaving: BTreeSet<JobId> = BTreeSet::new();
     for (server, mut here) in on {
+        let mut slowed = slowdowns(hosts, server, &here);
+        let lost = add_loss(hosts, server, &here, &slowed, passed);
+        let mut left = lost;
         while hosts.load.is_overloaded(server) {
-            let Some(at) = next(hosts, server, &here) else { break };
+            let may = |at: &usize| here[*at].movable && (!hosts.engine.weighed || slowed[*at] > 1.0);
+            let may: Vec<usize> = (0..here.len()).filter(may).collect();
+            let Some(at) = next(hosts, server, &here, &may) else { break };
+            let restart = here[at].job.learnt.restart_cost.as_seconds();
+            if hosts.engine.weighed && leaving.insert(here[at].job.id) {
+                if left < restart {
+                    leaving.remove(&here[at].job.id);
+                    break;
+                }
+                left -= restart;
+            }
             let Candidate { job, slot, priority, uses, .. } = here.swap_remove(at);
             hosts.load.put(slot, &uses, -1.0);
             *hosts.relieved.entry(server).or_default() += 1;
             movers.push(Mover { job, slot, priority, uses });
+            slowed = slowdowns(hosts, server, &here);
         }
     }
     movers
 }
 
+/// Adds what the jobs of these tasks have lost since the last decision. Returns the losses on their server so far.
+fn add_loss(hosts: &mut Hosts<'_>, server: ServerId, here: &[Candidate<'_>], slowed: &[f64], passed: Span) -> f64 {
+    let mut jobs: BTreeMap<JobId, f64> = BTreeMap::new();
+    for (task, factor) in here.iter().zip(slowed) {
+        let of_job = jobs.entry(task.job.id).or_insert(1.0);
+        *of_job = of_job.max(*factor);
+    }
+    let part: f64 = jobs.values().map(|factor| 1.0 - 1.0 / factor).sum();
+    if part > 0.0 {
+        let lost = hosts.lost.entry(server).or_insert(Lost { seconds: 0.0, grew: hosts.state.now });
+        lost.seconds += part * passed.as_seconds();
+        lost.grew = hosts.state.now;
+    }
+    hosts.lost.get(&server).map_or(0.0, |lost| lost.seconds)
+}
+
+/// The factor by which each task's steps take longer on its server: by which the demand for a device of it, or for another
+/// resource of the server, exceeds the capacity. 1: it loses nothing.
+fn slowdowns(hosts: &Hosts<'_>, server: ServerId, here: &[Candidate<'_>]) -> Vec<f64> {
+    let (load, state) = (&hosts.load, hosts.state);
+    let measured = state.server(server).measured.as_ref();
+    let is_full = |device: usize| {
+        measured.and_then(|measured| measured.total.devices.get(device)).is_some_and(|milli| *milli >= FULL)
+    };
+    let mut devices: Vec<f64> = load.devices(server).iter().map(|device| device.used).collect();
+    // A full device doesn't show how much more its tasks would use. Their models' usual use does.
+    for task in here {
+        let usual = state.usual_use(task.job, task.slot.role).map_or(0, |usual| usual[GPU]);
+        let more = (usual - task.uses[GPU]).max(0) as f64 / 1000.0 / task.slot.devices.len().max(1) as f64;
+        for device in task.devices().filter(|device| is_full(*device)) {
+            devices.get_mut(device).into_iter().for_each(|used| *used += more);
+        }
+    }
+    let listed = !devices.is_empty();
+    let shared = load.resources().iter().zip(load.parts(server)).filter(|(resource, _)| !listed || **resource != GPU);
+    let of_server = shared.fold(1.0, |most, (_, part)| f64::max(most, part));
+    let of_task = |task: &Candidate<'_>| {
+        let own = task.devices().filter_map(|device| devices.get(device).copied());
+        own.fold(of_server, f64::max)
+    };
+    here.iter().map(of_task).collect()
+}
+
 /// The task nearest to the ideal one to leave: the largest use of each overloaded resource, the smallest use of each
-/// other one, and no traffic with staying tasks.
-fn next(hosts: &Hosts<'_>, server: ServerId, here: &[Candidate<'_>]) -> Option<usize> {
+/// other one, and no traffic with staying tasks. Only tasks at these indices `may` leave.
+fn next(hosts: &Hosts<'_>, server: ServerId, here: &[Candidate<'_>], may: &[usize]) -> Option<usize> {
     let load = &hosts.load;
     let parts: Vec<Vec<f64>> = here.iter().map(|task| load.parts_of(server, &task.uses).collect()).collect();
     let ideal: Vec<f64> = load
         .overloads(server)
         .enumerate()
         .map(|(at, over)| {
-            let of = parts.iter().map(|parts| parts[at]);
+            let of = may.iter().map(|task| parts[*task][at]);
             if over { of.fold(0.0, f64::max) } else { of.fold(f64::INFINITY, f64::min) }
         })
         .collect();
@@ -97,13 +207,13 @@ fn next(hosts: &Hosts<'_>, server: ServerId, here: &[Candidate<'_>]) -> Option<u
     let mut qualified: Vec<usize> = Vec::new();
     for device in (0..load.devices(server).len()).filter(|device| load.is_device_overloaded(server, *device)) {
         let uses = |at: &usize| here[*at].slot.devices.iter().any(|share| usize::from(share.device) == device);
-        let mut tasks: Vec<usize> = (0..here.len()).filter(uses).collect();
+        let mut tasks: Vec<usize> = may.iter().copied().filter(uses).collect();
         tasks.sort_by(lowest);
         let few = ((tasks.len() as f64 * hosts.engine.movable) as usize).max(1);
         qualified.extend(tasks.into_iter().take(few));
     }
     if qualified.is_empty() {
-        qualified = (0..here.len()).collect();
+        qualified = may.to_vec();
     }
     qualified.into_iter().min_by(|a, b| distance(*a).total_cmp(&distance(*b)).then_with(|| lowest(a, b)))
 }

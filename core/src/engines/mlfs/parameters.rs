@@ -21,6 +21,7 @@ pub struct Mlfs {
     pub(super) urgency: bool,
     pub(super) bandwidth: bool,
     pub(super) migrate: bool,
+    pub(super) weighed: bool,
     pub(super) stop: bool,
     pub(super) policy: bool,
     pub(super) scaled: bool,
@@ -48,6 +49,7 @@ pub(in crate::engines) fn for_completion(
         urgency: false,
         bandwidth: true,
         migrate: false,
+        weighed: true,
         stop: false,
         policy: policy(parameters, true)?,
         scaled: true,
@@ -77,6 +79,8 @@ impl Mlfs {
         let cluster = "so is a cluster whose servers on average use more of everything (h_s)";
         let movable = "part of an overloaded GPU's tasks, those of the lowest priority, that may leave (p_s)";
         let stop = "jobs stop as their owners chose, under load as far as they consent (MLF-C)";
+        let weighed =
+            "a task leaves once the jobs there have lost the time of its job's restart; off: at once, as in the paper";
         let scaled = "ML and computation features are scaled before they are mixed; off: as in the paper";
         Ok(Self {
             interval: round::minute(parameters)?,
@@ -96,6 +100,7 @@ impl Mlfs {
             urgency: parameters.flag("urgency", true, "urgency counts")?,
             bandwidth: parameters.flag("bandwidth", true, "tasks are placed near their peers")?,
             migrate: parameters.flag("migrate", true, "tasks leave overloaded servers")?,
+            weighed: parameters.flag("weighed", true, weighed)?,
             stop: parameters.flag("stop", full, stop)?,
             policy: policy(parameters, full)?,
             scaled: parameters.flag("scaled", true, scaled)?,
