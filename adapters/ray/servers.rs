@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainmaster_core::amount::parse_span;
+use trainmaster_core::{amount::parse_span, server::Place};
 use trainmaster_proto::v1;
 
 use super::{
@@ -117,6 +117,9 @@ pub(crate) fn server(
     let node_type = config.node_types.iter().find(|node_type| node_type.has(name));
     let mut labels = node_type.map(cloud_labels).unwrap_or_default();
     labels.extend(node.labels.iter().map(|(key, value)| (key.clone(), value.clone())));
+    // A placement group keeps its bundles' GPUs.
+    let (label, kept) = Place::KEPT_GPUS;
+    labels.insert(label.into(), kept.into());
     let kind = amounts::gpu_kind(&labels);
     let devices = amounts::devices(&node.total, &kind);
     let mut ours = ours.to_vec();
@@ -240,6 +243,7 @@ mod tests {
         let foreign = BTreeMap::from([("GPU".to_owned(), 1000), ("cpu".to_owned(), 500)]);
         let there = server("burst-0", &node, &config, foreign, &[0, 1000]);
         assert_eq!((there.labels["tier"].as_str(), there.labels["zone"].as_str()), ("b", "cloud"));
+        assert_eq!(there.labels["idle_gpus"], "kept");
         assert!(!there.labels.contains_key("upload"), "it is there");
         assert_eq!((there.foreign["gpu"], there.foreign["cpu"]), (1000, 500));
         assert_eq!(there.foreign_devices, [v1::DeviceShare { device: 0, milli: 1000 }], "ours is the other one");

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use trainmaster_core::server::Place;
 use trainmaster_proto::v1;
 
 use super::{amounts, config::Config, wire};
@@ -124,6 +125,9 @@ pub(crate) fn server(
     if !node.partition.is_empty() {
         labels.insert("partition".into(), node.partition.clone());
     }
+    // A container keeps its GPUs.
+    let (label, kept) = Place::KEPT_GPUS;
+    labels.insert(label.into(), kept.into());
     v1::Server {
         name: name.to_owned(),
         capacity: capacity.into_iter().collect(),
@@ -213,6 +217,7 @@ mod tests {
         assert_eq!((server.capacity["memory"], server.capacity["gpu"], server.devices.len()), (4096, 2000, 0));
         assert_eq!((server.capacity["bandwidth"], server.foreign["cpu"]), (10_000, 1000));
         assert_eq!((server.labels["partition"].as_str(), server.labels["rm.yarn.io/rack"].as_str()), ("fast", "r1"));
+        assert_eq!(server.labels["idle_gpus"], "kept");
         assert!(server.draining);
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of the format that is written and read. It increases when a record's layout changes.
-pub const VERSION: u8 = 13;
+pub const VERSION: u8 = 14;
 
 /// Why a ticket was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -56,18 +56,21 @@ impl Hosts {
     }
 }
 
-/// Location of a server, from its labels, for engines that schedule data chunks: its zone, the upload time of chunks,
-/// and the room for chunks.
+/// Facts of a server, from its labels, for engines that schedule data chunks: its zone, the upload time of chunks, the
+/// room for chunks, and whether jobs can take turns on its GPUs.
 /// | label | meaning |
 /// |---|---|
 /// | `zone` | `cloud`: the server is in the cloud, which grows on demand; any other value, or none: it is at the edge |
 /// | `upload` | upload time of a data chunk to this server, such as `90s` |
 /// | `upload.NAME` | the same for data from location NAME ([`Dataset::upload`](crate::job::Dataset::upload)) |
 /// | `storage` | room for data chunks, such as `500GiB`; unlimited without the label |
+/// | `idle_gpus` | `kept`: the manager keeps the GPUs of an idle slot; any other value, or none: another job gets them |
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Whether the server is in the cloud.
     pub cloud: bool,
+    /// Whether an idle slot keeps its GPUs.
+    pub keeps_gpus: bool,
     /// Room for data chunks in MiB.
     pub storage: Option<i64>,
     upload: Span,
@@ -75,13 +78,18 @@ pub struct Place {
 }
 
 impl Place {
+    /// The label of servers on which idle slots keep their GPUs, and its value.
+    pub const KEPT_GPUS: (&str, &str) = ("idle_gpus", "kept");
+
     /// Upload time of a chunk from this location.
     pub fn upload(&self, from: &str) -> Span {
         self.uploads.get(from).copied().unwrap_or(self.upload)
     }
 
     pub(crate) fn of(labels: &BTreeMap<String, String>) -> Result<Self, String> {
-        let mut place = Self { cloud: labels.get("zone").is_some_and(|zone| zone == "cloud"), ..Self::default() };
+        let is = |label: &str, value: &str| labels.get(label).is_some_and(|text| text == value);
+        let (cloud, keeps_gpus) = (is("zone", "cloud"), is(Self::KEPT_GPUS.0, Self::KEPT_GPUS.1));
+        let mut place = Self { cloud, keeps_gpus, ..Self::default() };
         for (label, text) in labels {
             let wrong = |error: AmountError| format!("label {label} = {text:?}: {error}");
             if label == "storage" {
@@ -106,8 +114,8 @@ pub struct ServerSpec {
     /// Kinds of the devices, `"gpu"` or `"gpu:<type>"`, one entry per device. Empty if the manager picks devices
     /// itself; then `capacity` contains `gpu`.
     pub devices: Vec<String>,
-    /// Labels for placement constraints. Some have a further meaning: `hosts` ([`Hosts`]), `zone`, `upload` and
-    /// `storage` ([`Place`]).
+    /// Labels for placement constraints. Some have a further meaning: `hosts` ([`Hosts`]), `zone`, `upload`,
+    /// `storage` and `idle_gpus` ([`Place`]).
     pub labels: BTreeMap<String, String>,
     /// Whether the server takes no new slots.
     pub draining: bool,

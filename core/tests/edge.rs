@@ -357,6 +357,54 @@ fn chunks_queue_in_a_full_cloud() {
     assert_eq!(run(apart), ([1310, 560, 510, 910], 0, 1));
 }
 
+/// One GPU of s, or several, that idle slots keep or not.
+fn keeps(gpus: usize, kept: &str) -> World {
+    World::new(plain("edge"), &[place("s", &vec!["gpu"; gpus], &[("idle_gpus", kept)])])
+}
+
+#[test]
+fn a_gpu_that_idle_slots_keep_has_one_job_until_that_ends() {
+    let run = |kept: &str| {
+        let mut world = keeps(2, kept);
+        let long = world.submit(job("long", 3, 100));
+        world.settle();
+        let short = world.submit(job("short", 1, 10));
+        world.settle();
+        let reason = world.scheduler.state().job(short).unwrap().verdict.reason().cloned();
+        let reason = reason.map(|reason| reason.describe(world.scheduler.state())).unwrap_or_default();
+        assert_eq!(world.scheduler.caveat().is_some(), !reason.is_empty(), "it is said at submission");
+        world.until_idle();
+        let ended = |job, chunk| world.ended[&(job, chunk)].0 / 1000;
+        (reason, ended(short, 0), world.interrupted.len(), ended(long, 2))
+    };
+    assert_eq!(run("no"), (String::new(), 10, 1, 200), "it interrupts the long one");
+    // One GPU has nothing to do after 100 s, but its slot is kept until the job ends.
+    let (reason, ended, interrupted, long) = run("kept");
+    assert!(reason.contains("all 2 GPUs have other jobs"), "{reason}");
+    assert_eq!((interrupted, long), (0, 200));
+    assert!((210..=270).contains(&ended), "{ended}");
+}
+
+#[test]
+fn a_held_job_keeps_no_gpu_and_gets_another_one() {
+    let mut world = keeps(1, "kept");
+    let first = world.submit(job("first", 1, 100));
+    world.settle();
+    world.apply(Event::JobHeld { job: first, held: true });
+    world.settle();
+    let second = world.submit(job("second", 1, 100));
+    world.settle();
+    assert!(world.scheduler.state().job(second).unwrap().verdict.allocation().is_some(), "the GPU is free");
+    world.apply(Event::JobHeld { job: first, held: false });
+    world.settle();
+    assert!(world.scheduler.state().job(first).unwrap().verdict.allocation().is_none(), "it is the second one's");
+    world.apply(Event::JobEnded { job: second, end: End::Completed });
+    world.settle();
+    world.now = Time(60_000);
+    world.settle();
+    assert!(world.scheduler.state().job(first).unwrap().verdict.allocation().is_some(), "tried again each minute");
+}
+
 #[test]
 fn storage_workers_and_kinds_bound_where_chunks_go() {
     let servers = [

@@ -76,6 +76,9 @@ impl<'a> Round<'a> {
     /// The first chunk considers all workers, at O(log n) for n chunks that are pending there (and for each on its
     /// way). Each later chunk only updates the worker chosen for the previous one, O(log n + log workers).
     pub(super) fn dispatch(&mut self, job: &'a Job, times: (Span, Span)) -> Result<bool, EngineError> {
+        if self.kept.is_all() && self.memo.jobs[&job.id].workers.is_empty() {
+            return Ok(false);
+        }
         let unsent: Vec<u32> = self.memo.jobs[&job.id].unsent().collect();
         let mut market = self.market(job, times)?;
         // The cloud is limited. It takes a whole job, or all remaining chunks of one, only if it has a worker for each
@@ -159,10 +162,14 @@ impl<'a> Round<'a> {
                 if !wanted || (!market.own.contains_key(&worker) && self.is_foreign(worker)) {
                     continue;
                 }
-                let rank = match (server.place.cloud, market.own.contains_key(&worker)) {
+                let (own, unused) = (market.own.contains_key(&worker), lane.pending.is_empty());
+                if self.kept.is_of_another(worker, job.id) {
+                    continue;
+                }
+                let rank = match (server.place.cloud, own) {
                     (false, _) => Rank::Edge,
                     (true, true) => Rank::Cloud,
-                    (true, false) if lane.pending.is_empty() => {
+                    (true, false) if unused => {
                         market.cloud.push((self.upload(job, server), worker));
                         continue;
                     }
@@ -217,6 +224,7 @@ impl<'a> Round<'a> {
                 dispatched.next += 1;
                 dispatched.workers.insert(index, worker);
                 market.own.insert(worker, index);
+                self.kept.take(self.state, worker, job.id);
                 index
             }
         };

@@ -12,6 +12,7 @@ use super::{
     Edge, Servers,
     dispatch::chunk_times,
     index::Index,
+    kept::Kept,
     memo::{Dispatched, Item, Memo, Stage, Worker},
     queue::{Entry, Key, Running},
 };
@@ -34,6 +35,7 @@ pub(super) struct Round<'a> {
     pub(super) memo: &'a mut Memo,
     pub(super) index: &'a mut Index,
     pub(super) budget: &'a mut Budget,
+    pub(super) kept: Kept,
     ledger: Ledger,
     /// Jobs whose plan may have changed.
     touched: BTreeSet<JobId>,
@@ -56,6 +58,7 @@ impl<'a> Round<'a> {
             memo,
             index,
             budget,
+            kept: Kept::default(),
             ledger: Ledger::left(state),
             touched: BTreeSet::new(),
             dirty: BTreeSet::new(),
@@ -207,6 +210,7 @@ impl<'a> Round<'a> {
             });
             let server = self.state.server(worker.server);
             suits
+                && !self.kept.is_of_another(*worker, job.id)
                 && (dispatched.placed
                     || (room.accepts(self.state, worker.server, job) && server.hosts.takes(Role::Worker)))
         };
@@ -291,6 +295,11 @@ impl<'a> Round<'a> {
 
     fn serve_waiting(&mut self) -> Result<(), EngineError> {
         let waiting: Vec<JobId> = self.memo.waiting.iter().copied().collect();
+        if !waiting.is_empty() {
+            self.budget.spend(self.state.servers.len() as u64)?;
+            self.kept = Kept::of(self.state, self.memo, self.index);
+            self.budget.spend(self.kept.len() as u64)?;
+        }
         for id in waiting {
             let Some(job) = self.state.job(id) else { continue };
             self.budget.spend(1)?;
@@ -343,6 +352,9 @@ impl<'a> Round<'a> {
         let whole = self.dispatch(job, times)?;
         let dispatched = &self.memo.jobs[&job.id];
         let placed = dispatched.home.is_some() && !dispatched.workers.is_empty();
+        if placed {
+            dispatched.workers.values().for_each(|worker| self.kept.take(self.state, *worker, job.id));
+        }
         if dispatched.placed != placed {
             self.change(job.id).placed = placed;
         }
@@ -361,6 +373,12 @@ impl<'a> Round<'a> {
         let total = job.total(Shape { workers: 1, servers });
         if !self.ledger.has(job, &total) {
             return self.ledger.reason(self.state, job, &total);
+        }
+        if self.kept.is_all() {
+            let count = self.kept.len();
+            let text =
+                format!("needs a GPU; all {count} GPUs have other jobs and stay theirs until they end, also idle");
+            return Reason::of_engine("gpus_kept", text);
         }
         Largest::default().reason(self.state, &self.index.board.room, job, Shape { workers: 1, servers })
     }
