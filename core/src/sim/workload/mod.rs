@@ -32,6 +32,8 @@ pub const WORKLOADS: &[Entry] = &[
     edge::TWICE,
     mlfs::TESTBED,
     mlfs::EQUAL,
+    mlfs::FRUGAL,
+    mlfs::STRICT,
     mlfs::LARGE,
     mlfs::TRACE,
 ];

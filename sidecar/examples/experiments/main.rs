@@ -1,8 +1,10 @@
 //! Runs the papers' experiments again: the commands in docs/experiments.md, with `trainmaster simulate`. Writes the
-//! tables below them anew. `make experiments` runs it. Its arguments are beginnings of the sections to run; without any
-//! it runs all.
+//! tables below them anew, and draws the figures. `make experiments` runs it. Its arguments are beginnings of the
+//! sections to run; without any it runs all. With `--figures` it runs none and draws the figures alone.
 //!
 //! The text about the numbers was written by people who had seen them; a run that changes them leaves the old words.
+
+mod figure;
 
 use std::{
     fs,
@@ -14,16 +16,21 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use self::figure::Figure;
+
 fn main() -> Result<()> {
     let program = program()?;
     let only: Vec<String> = std::env::args().skip(1).collect();
+    let figures = only.iter().any(|only| only == "--figures");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/experiments.md");
+    let folder = path.with_file_name("figures");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let mut document = Document { done: Vec::new(), left: text.lines().rev().collect(), path, on_disk: text.clone() };
-    let (mut plays, mut played) = (false, 0);
+    fs::create_dir_all(&folder)?;
+    let (mut plays, mut played, mut failed) = (false, 0, Vec::new());
     while let Some(line) = document.copy() {
         if let Some(name) = line.strip_prefix("## ") {
-            plays = only.is_empty() || only.iter().any(|only| name.starts_with(only.as_str()));
+            plays = !figures && (only.is_empty() || only.iter().any(|only| name.starts_with(only.as_str())));
             if plays {
                 eprintln!("{name}");
             }
@@ -35,9 +42,17 @@ fn main() -> Result<()> {
                 document.save()?;
                 played += 1;
             }
+        } else if let Some(figure) = Figure::read(line) {
+            let figure = figure?;
+            match figure.draw(&document.table()) {
+                Ok(svg) => fs::write(folder.join(figure.file), svg)?,
+                // The experiments below go on.
+                Err(error) => failed.push(format!("{error:#}")),
+            }
         }
     }
-    ensure!(played > 0, "no section begins with {}", only.join(" or "));
+    ensure!(failed.is_empty(), "no figure: {}", failed.join("; "));
+    ensure!(figures || played > 0, "no section begins with {}", only.join(" or "));
     Ok(())
 }
 
@@ -68,6 +83,14 @@ impl<'a> Document<'a> {
         let line = self.left.pop()?;
         self.done.push(line.to_owned());
         Some(line)
+    }
+
+    /// The lines of the last table.
+    fn table(&self) -> Vec<&str> {
+        let from_last = self.done.iter().rev().map(String::as_str).skip_while(|line| !line.starts_with('|'));
+        let mut lines: Vec<&str> = from_last.take_while(|line| line.starts_with('|')).collect();
+        lines.reverse();
+        lines
     }
 
     /// Copies the lines before the next one like `end`.
