@@ -64,7 +64,7 @@ impl Hosts {
 /// | `upload` | upload time of a data chunk to this server, such as `90s` |
 /// | `upload.NAME` | the same for data from location NAME ([`Dataset::upload`](crate::job::Dataset::upload)) |
 /// | `storage` | room for data chunks, such as `500GiB`; unlimited without the label |
-/// | `idle_gpus` | `kept`: the manager keeps the GPUs of an idle slot; any other value, or none: another job gets them |
+/// | `idle_gpus` | `kept`: an idle slot keeps its GPUs; any other value, or none: another job gets them |
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Whether the server is in the cloud.

@@ -48,14 +48,14 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
         ProgressStyle::with_template("submitting {bar:30} {pos}/{len}")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
     );
-    let mut notes = BTreeSet::new();
+    let mut notes: BTreeSet<String> = BTreeSet::new();
     for spec in &specs {
         let request = SubmitRequest { job: Some(job_from_spec(spec)), external: None };
         let reply = match jobs.submit(request).await {
             Ok(reply) => reply.into_inner(),
             Err(status) => {
                 bar.abandon();
-                notes.iter().for_each(say);
+                notes.iter().for_each(|note| say(note));
                 return Err(daemon.failure(&status).about(&spec.name));
             }
         };
@@ -77,11 +77,11 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
     {
         notes.insert(note.to_owned());
     }
-    notes.iter().for_each(say);
+    notes.iter().for_each(|note| say(note));
     Ok(())
 }
 
-fn say(note: &String) {
+fn say(note: &str) {
     eprintln!("note: {}", shown(note, LONGEST_NOTE));
 }
 

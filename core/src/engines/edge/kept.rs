@@ -1,5 +1,5 @@
-//! GPUs on servers where an idle slot keeps its GPU ([`Place::keeps_gpus`](crate::server::Place::keeps_gpus)). Jobs can't
-//! take turns there, so such a GPU has chunks of one job until that ends.
+//! GPUs on servers where an idle slot keeps its GPU ([`Place::keeps_gpus`](crate::server::Place::keeps_gpus)). Jobs
+//! can't take turns there, so such a GPU has chunks of one job until that ends.
 
 use std::collections::BTreeMap;
 

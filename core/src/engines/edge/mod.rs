@@ -28,8 +28,8 @@
 //!   restart. Otherwise, and at first, they go to the edge server with the most free bandwidth (`ps = "random"` as in
 //!   the paper), or to the cloud if no edge server has room. All parameter servers of a job share one server; their
 //!   number is its minimum.
-//! * Where an idle slot keeps its GPUs (label `idle_gpus = "kept"`, as on Ray and YARN), jobs can't take turns on one. A
-//!   worker there has chunks of one job until that ends. Chunks that find no worker wait for one.
+//! * Where an idle slot keeps its GPUs (label `idle_gpus = "kept"`, as on Ray and YARN), jobs can't take turns on one.
+//!   A worker there has chunks of one job until that ends. Chunks that find no worker wait for one.
 //! * A server is only considered if its `storage` holds the chunk (§VI) and its memory another idle slot. If a chunk
 //!   has no place, its job waits for one.
 //! * Chunks on a lost server are dispatched again, with their remaining training.
@@ -38,8 +38,8 @@
 //!
 //! A chunk is complete when the training program reports it. Predictions only affect orders and weights.
 //!
-//! The engine runs jobs with parameter servers whose workers take one whole GPU each, best under managers that can
-//! give a GPU to a process of one job while another job's process waits (`local`). Choose it for data that must not move,
+//! The engine runs jobs with parameter servers whose workers take one whole GPU each, best under managers that can give
+//! a GPU to a process of one job while another job's process waits (`local`). Choose it for data that must not move,
 //! several types of workers, and a cloud as overflow. Cost of an arrival with D chunks, with W workers, n pending
 //! chunks on each and u on their way there: O(W·(log n + u)) for the first chunk, and O(log W + log n + u) for each
 //! later one. Other events cost O(D) per affected job, and O(log n) per affected worker.

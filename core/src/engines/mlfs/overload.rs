@@ -70,9 +70,9 @@ pub(super) struct Mover<'a> {
     pub(super) uses: Amounts,
 }
 
-/// Selects tasks until no server is overloaded, or no other task can or should move. Their load is subtracted. Their room
-/// is kept until they have another place. `passed` is the time since the last decision. O(planned slots), and for each
-/// overloaded server O(its tasks² · (resources + devices)).
+/// Selects tasks until no server is overloaded, or no other task can or should move. Their load is subtracted. Their
+/// room is kept until they have another place. `passed` is the time since the last decision. O(planned slots), and for
+/// each overloaded server O(its tasks² · (resources + devices)).
 pub(super) fn movers<'a>(
     hosts: &mut Hosts<'a>,
     jobs: &Jobs,
@@ -154,8 +154,8 @@ fn add_loss(hosts: &mut Hosts<'_>, server: ServerId, here: &[Candidate<'_>], slo
     hosts.lost.get(&server).map_or(0.0, |lost| lost.seconds)
 }
 
-/// The factor by which each task's steps take longer on its server: by which the demand for a device of it, or for another
-/// resource of the server, exceeds the capacity. 1: it loses nothing.
+/// The factor by which each task's steps take longer on its server: by which the demand for a device of it, or for
+/// another resource of the server, exceeds the capacity. 1: it loses nothing.
 fn slowdowns(hosts: &Hosts<'_>, server: ServerId, here: &[Candidate<'_>]) -> Vec<f64> {
     let (load, state) = (&hosts.load, hosts.state);
     let measured = state.server(server).measured.as_ref();
