@@ -380,9 +380,23 @@ fn a_gpu_that_idle_slots_keep_has_one_job_until_that_ends() {
     assert_eq!(run("no"), (String::new(), 10, 1, 200), "it interrupts the long one");
     // One GPU has nothing to do after 100 s, but its slot is kept until the job ends.
     let (reason, ended, interrupted, long) = run("kept");
-    assert!(reason.contains("all 2 GPUs have other jobs"), "{reason}");
+    assert!(reason.contains("the 2 that suit it have other jobs"), "{reason}");
     assert_eq!((interrupted, long), (0, 200));
     assert!((210..=270).contains(&ended), "{ended}");
+}
+
+#[test]
+fn foreign_use_counts_where_gpus_are_only_counted() {
+    let labels = BTreeMap::from([("idle_gpus".to_owned(), "kept".to_owned())]);
+    let mut spec = ServerSpec { labels, ..server("s", 1000, 1000, &[]) };
+    spec.capacity.insert("gpu".into(), 2000);
+    let mut world = World::new(plain("edge"), &[spec]);
+    let amounts = amounts(&[("gpu", 1000)]);
+    world.apply(Event::ForeignUse { server: "s".into(), amounts, devices: Vec::new() });
+    let jobs = ["first", "second"].map(|name| world.submit(job(name, 1, 100)));
+    world.settle();
+    let plans = jobs.map(|job| world.scheduler.state().job(job).unwrap().verdict.allocation().is_some());
+    assert_eq!(plans, [true, false], "one of two GPUs is in foreign use");
 }
 
 #[test]

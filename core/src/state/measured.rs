@@ -16,8 +16,8 @@ use crate::{
 /// Weight of a new measurement in a model's average: one part in this many.
 const REMEMBERED: i64 = 8;
 
-/// Thousandths of use from which a device counts as full.
-pub(crate) const FULL: u16 = 990;
+/// Thousandths of use from which a device or another resource counts as full.
+const FULL: u16 = 990;
 
 impl State {
     /// Replaces a server's measurements by new ones. O(slots measured).
@@ -65,14 +65,15 @@ impl State {
         });
         let slots: BTreeMap<_, _> =
             known.map(|of| ((of.job, of.slot.0, of.slot.1), usage(&of.used, &of.devices))).collect();
-        // On a full device that others use, too, a slot may want more than it gets.
+        // On a full device that others use, too, a slot may want more than it gets. So its use is a lower bound there.
         let wants_more = |usage: &Usage| {
             usage.devices.iter().zip(&total.devices).any(|(own, all)| (1..*all).contains(own) && *all >= FULL)
         };
         for ((job, role, _), usage) in &slots {
             let job = &self.jobs[job];
             // A job that is still starting says nothing about training.
-            if !job.learnt.reported.is_empty() && !wants_more(usage) {
+            let usual = self.usual_use(job, *role).map_or(0, |usual| usual[GPU]);
+            if !job.learnt.reported.is_empty() && (usage.amounts[GPU] > usual || !wants_more(usage)) {
                 self.remember(&job.model.clone(), *role, &usage.amounts);
             }
         }
@@ -120,6 +121,19 @@ fn usage(kinds: &[ResourceId], amounts: Amounts, devices: Devices) -> Usage {
 }
 
 impl Server {
+    /// Whether a device is measured as full.
+    pub(crate) fn is_full_device(&self, device: usize) -> bool {
+        let measured = self.measured.as_ref().and_then(|measured| measured.total.devices.get(device));
+        measured.is_some_and(|milli| *milli >= FULL)
+    }
+
+    /// Whether a resource is measured as full.
+    pub(crate) fn is_full(&self, resource: ResourceId) -> bool {
+        let have = self.capacity[resource];
+        let used = self.measured.as_ref().map_or(0, |measured| measured.total.amounts[resource]);
+        have > 0 && used.saturating_mul(1000) >= have.saturating_mul(FULL.into())
+    }
+
     /// The resource with the largest measured share above `most`, with that share. Each device counts separately, as a
     /// GPU.
     pub fn first_overload(&self, most: f64) -> Option<(ResourceId, f64)> {

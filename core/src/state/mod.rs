@@ -27,16 +27,13 @@ use std::sync::Arc;
 use imbl::{OrdMap, Vector};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::charge::{idle, usage_by_server};
 pub use self::{
     census::Count,
     changes::Change,
     directory::{Account, Model},
 };
 use self::{changes::Changes, directory::Directory};
-pub(crate) use self::{
-    charge::{idle, usage_by_server},
-    measured::FULL,
-};
 pub(crate) use self::{
     pending::{Outbox, Pending},
     roster::Roster,

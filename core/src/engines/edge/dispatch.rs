@@ -50,6 +50,8 @@ struct Market<'a> {
     own: BTreeMap<Worker, u32>,
     /// Maximum number of workers of the job.
     most: usize,
+    /// Number of workers that would suit it and that other jobs keep.
+    kept: usize,
 }
 
 /// Time of one worker for all passes over one chunk: with separate parameter servers, and with the whole job in one
@@ -76,11 +78,14 @@ impl<'a> Round<'a> {
     /// The first chunk considers all workers, at O(log n) for n chunks that are pending there (and for each on its
     /// way). Each later chunk only updates the worker chosen for the previous one, O(log n + log workers).
     pub(super) fn dispatch(&mut self, job: &'a Job, times: (Span, Span)) -> Result<bool, EngineError> {
-        if self.kept.is_all() && self.memo.jobs[&job.id].workers.is_empty() {
+        if self.memo.jobs[&job.id].workers.is_empty() && self.kept.is_vain(job).is_some() {
             return Ok(false);
         }
         let unsent: Vec<u32> = self.memo.jobs[&job.id].unsent().collect();
         let mut market = self.market(job, times)?;
+        if market.own.is_empty() && market.offers.is_empty() && market.cloud.is_empty() {
+            self.kept.fail(job, market.kept);
+        }
         // The cloud is limited. It takes a whole job, or all remaining chunks of one, only if it has a worker for each
         // chunk.
         let mut whole = market.own.is_empty() && market.cloud.len() >= market.most.min(unsent.len());
@@ -148,7 +153,8 @@ impl<'a> Round<'a> {
             // The job was in one place, and lost all its workers.
             self.change(job.id).each = apart;
         }
-        let mut market = Market { job, apart, together, offers: BinaryHeap::new(), cloud: Vec::new(), own, most };
+        let mut market =
+            Market { job, apart, together, offers: BinaryHeap::new(), cloud: Vec::new(), own, most, kept: 0 };
         let mut offers = Vec::new();
         for id in (0..self.index.lanes.len() as u32).map(ServerId) {
             let server = self.state.server(id);
@@ -156,6 +162,7 @@ impl<'a> Round<'a> {
                 continue;
             }
             self.budget.spend(self.index.lanes[id.index()].len() as u64)?;
+            let full = self.kept.is_full(self.state, id);
             for (gpu, lane) in self.index.lanes[id.index()].iter().enumerate() {
                 let worker = Worker { server: id, gpu: gpu as u16 };
                 let wanted = job.worker.devices.is_some_and(|(kind, _)| kind == GPU || kind == lane.kind);
@@ -163,7 +170,8 @@ impl<'a> Round<'a> {
                     continue;
                 }
                 let (own, unused) = (market.own.contains_key(&worker), lane.pending.is_empty());
-                if self.kept.is_of_another(worker, job.id) {
+                if !own && (full || self.kept.is_of_another(worker, job.id)) {
+                    market.kept += 1;
                     continue;
                 }
                 let rank = match (server.place.cloud, own) {

@@ -3,30 +3,52 @@
 
 use std::collections::BTreeMap;
 
-use super::{index::Index, memo::Memo, memo::Worker};
-use crate::{ids::JobId, state::State};
+use super::memo::{Memo, Worker};
+use crate::{
+    ids::{JobId, ServerId},
+    job::{Dataset, Job},
+    resources::GPU,
+    shape::Role,
+    state::{Mandate, State},
+};
 
 /// The workers of one round on such servers.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// The planned job of each one that has one.
+    /// The job of each one that has one.
     by: BTreeMap<Worker, JobId>,
-    /// Number of workers there, and on all other servers.
-    there: usize,
-    elsewhere: usize,
+    /// Number of these workers on each server.
+    on: BTreeMap<ServerId, usize>,
+    /// Wishes that found no worker, with the number of workers that others have.
+    vain: BTreeMap<Wish, usize>,
+}
+
+/// What a job needs of a worker. Jobs with the same needs have the same candidates.
+type Wish = (BTreeMap<String, i64>, BTreeMap<String, String>, i64);
+
+fn wish(job: &Job) -> Wish {
+    let size = job.spec.dataset.as_ref().map_or(0, |data: &Dataset| data.chunk_size);
+    (job.spec.worker.demand.clone(), job.spec.labels.clone(), size)
 }
 
 impl Kept {
-    /// O(servers), and O(jobs + their workers) if there are such servers.
-    pub(super) fn of(state: &State, memo: &Memo, index: &Index) -> Self {
+    /// O(servers), and where there are such servers O(jobs + their workers).
+    pub(super) fn of(state: &State, memo: &Memo) -> Self {
         let mut kept = Self::default();
-        for (server, lanes) in state.servers.iter().zip(&index.lanes) {
-            let of = if server.place.keeps_gpus { &mut kept.there } else { &mut kept.elsewhere };
-            *of += lanes.len();
+        if !state.servers.iter().any(|server| server.place.keeps_gpus) {
+            return kept;
         }
-        if kept.there > 0 {
-            for (id, job) in memo.jobs.iter().filter(|(_, job)| job.placed) {
-                job.workers.values().for_each(|worker| kept.take(state, *worker, *id));
+        for job in state.jobs.values() {
+            // The slots of a job that the engine may not change stay, also if its memory differs.
+            let stays = job.verdict.allocation().filter(|_| state.mandate(job) != Mandate::Free);
+            match memo.jobs.get(&job.id).filter(|known| known.placed || stays.is_some()) {
+                Some(known) => known.workers.values().for_each(|worker| kept.take(state, *worker, job.id)),
+                None => {
+                    for slot in stays.iter().flat_map(|planned| planned.of(Role::Worker)) {
+                        let worker = |gpu| Worker { server: slot.server, gpu };
+                        slot.devices.iter().for_each(|share| kept.take(state, worker(share.device), job.id));
+                    }
+                }
             }
         }
         kept
@@ -34,8 +56,8 @@ impl Kept {
 
     /// A job gets a worker.
     pub(super) fn take(&mut self, state: &State, worker: Worker, job: JobId) {
-        if state.server(worker.server).place.keeps_gpus {
-            self.by.insert(worker, job);
+        if state.server(worker.server).place.keeps_gpus && self.by.insert(worker, job).is_none() {
+            *self.on.entry(worker.server).or_default() += 1;
         }
     }
 
@@ -44,9 +66,23 @@ impl Kept {
         self.by.get(&worker).is_some_and(|holder| *holder != job)
     }
 
-    /// Whether all workers have a job.
-    pub(super) fn is_all(&self) -> bool {
-        self.elsewhere == 0 && self.there > 0 && self.by.len() >= self.there
+    /// Whether a server has no GPU for another worker. Where devices aren't listed, foreign use isn't known by device.
+    pub(super) fn is_full(&self, state: &State, id: ServerId) -> bool {
+        let server = state.server(id);
+        let count = self.on.get(&id).copied().unwrap_or(0) as i64;
+        server.place.keeps_gpus && server.devices.is_empty() && (count + 1) * 1000 > server.usable()[GPU]
+    }
+
+    /// A job found no worker, because others have this many that would suit it.
+    pub(super) fn fail(&mut self, job: &Job, others: usize) {
+        if others > 0 {
+            self.vain.insert(wish(job), others);
+        }
+    }
+
+    /// The number of workers that others have, if that is why jobs like this one found none.
+    pub(super) fn is_vain(&self, job: &Job) -> Option<usize> {
+        if self.vain.is_empty() { None } else { self.vain.get(&wish(job)).copied() }
     }
 
     /// Number of workers that have a job.

@@ -296,8 +296,8 @@ impl<'a> Round<'a> {
     fn serve_waiting(&mut self) -> Result<(), EngineError> {
         let waiting: Vec<JobId> = self.memo.waiting.iter().copied().collect();
         if !waiting.is_empty() {
-            self.budget.spend(self.state.servers.len() as u64)?;
-            self.kept = Kept::of(self.state, self.memo, self.index);
+            self.budget.spend((self.state.servers.len() + self.state.jobs.len()) as u64)?;
+            self.kept = Kept::of(self.state, self.memo);
             self.budget.spend(self.kept.len() as u64)?;
         }
         for id in waiting {
@@ -374,10 +374,8 @@ impl<'a> Round<'a> {
         if !self.ledger.has(job, &total) {
             return self.ledger.reason(self.state, job, &total);
         }
-        if self.kept.is_all() {
-            let count = self.kept.len();
-            let text =
-                format!("needs a GPU; all {count} GPUs have other jobs and stay theirs until they end, also idle");
+        if let Some(count) = self.kept.is_vain(job) {
+            let text = format!("needs a GPU; the {count} that suit it have other jobs and stay theirs until they end");
             return Reason::of_engine("gpus_kept", text);
         }
         Largest::default().reason(self.state, &self.index.board.room, job, Shape { workers: 1, servers })

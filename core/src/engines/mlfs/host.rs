@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use smallvec::SmallVec;
 
 use super::{
-    overload::Lost,
+    overload::{Lost, Place},
     parameters::Mlfs,
     policy::{Candidate, Choice, Chooser, NEAREST, SCORE},
 };
@@ -30,8 +30,7 @@ pub(super) struct Hosts<'a> {
     pub(super) chooser: Chooser<'a>,
     /// Number of tasks that should leave a server and have no other place yet. No task is placed there meanwhile.
     pub(super) relieved: BTreeMap<ServerId, u32>,
-    /// By overloaded server.
-    pub(super) lost: BTreeMap<ServerId, Lost>,
+    pub(super) lost: BTreeMap<Place, Lost>,
 }
 
 /// The result of placing a job.

@@ -61,7 +61,7 @@ use serde::{Deserialize, Serialize};
 pub use self::parameters::Mlfs;
 use self::{
     host::{Home, Hosts, Task, tasks},
-    overload::{Lost, Mover, movers},
+    overload::{Lost, Mover, Place, movers},
     policy::{Choice, Chooser, SCORE, Sight},
     priority::{Active, Jobs, Known, Priorities},
 };
@@ -73,7 +73,7 @@ use crate::engine::{
 };
 use crate::{
     decision::{Allocation, Proposal, Slot, Verdict},
-    ids::{JobId, ServerId},
+    ids::JobId,
     job::Job,
     place::{Load, SortBy},
     policy::{Demonstration, Network},
@@ -94,8 +94,8 @@ pub struct Index(Jobs);
 pub struct Memo {
     /// Start of the wait of jobs that ran before or were held. Other jobs wait since their arrival.
     again: BTreeMap<JobId, Time>,
-    /// What overloaded servers have cost the jobs there.
-    lost: BTreeMap<ServerId, Lost>,
+    /// What overload has cost the jobs at each place.
+    lost: BTreeMap<Place, Lost>,
     /// The time of the last decision.
     decided: Option<Time>,
 }
@@ -265,6 +265,15 @@ impl Mlfs {
 
 /// A task that should leave and has no place, with the policy's choice to stay. None: the policy wasn't asked.
 type Stuck<'a> = (&'a Mover<'a>, Option<bool>);
+
+/// The tasks of one job that should leave.
+#[derive(Default)]
+struct Leaving<'a> {
+    pays: Option<Place>,
+    stuck: Vec<Stuck<'a>>,
+    /// New places of the others.
+    moved: Vec<Slot>,
+}
 
 /// Jobs and tasks while they are served in order.
 struct Turns<'a, 'b> {
@@ -438,11 +447,12 @@ impl Turns<'_, '_> {
     /// Proposes the changes of the jobs with leaving tasks.
     fn settle(&mut self, leaving: &[Mover<'_>]) {
         let state = self.hosts.state;
-        let mut of_job: BTreeMap<JobId, (Vec<Stuck<'_>>, Vec<Slot>)> = BTreeMap::new();
+        let mut of_job: BTreeMap<JobId, Leaving<'_>> = BTreeMap::new();
         for (at, mover) in leaving.iter().enumerate() {
             let moved = self.moved.get(&mover.job.id).into_iter().flatten();
             let new = moved.clone().find(|new| same(new, mover.slot));
-            let (stuck, moved) = of_job.entry(mover.job.id).or_default();
+            let Leaving { pays, stuck, moved } = of_job.entry(mover.job.id).or_default();
+            *pays = pays.or(mover.pays);
             match new {
                 Some(new) => moved.push(new.clone()),
                 None => {
@@ -453,7 +463,7 @@ impl Turns<'_, '_> {
                 }
             }
         }
-        for (id, (stuck, moved)) in of_job {
+        for (id, Leaving { pays, stuck, moved }) in of_job {
             let job = &state.jobs[&id];
             let room_left = state.present_servers().any(|server| !self.hosts.load.is_overloaded(server.id));
             let full = stuck.iter().find_map(|(mover, stays)| {
@@ -465,9 +475,7 @@ impl Turns<'_, '_> {
             });
             let allocation = job.verdict.allocation().expect("it has tasks on servers");
             if full.is_some() || !moved.is_empty() {
-                // It restarts, for the sake of the server that was considered first.
-                let first = leaving.iter().find(|mover| mover.job.id == id);
-                let lost = first.and_then(|mover| self.hosts.lost.get_mut(&mover.slot.server));
+                let lost = pays.and_then(|place| self.hosts.lost.get_mut(&place));
                 lost.into_iter().for_each(|lost| lost.pay(job));
             }
             if let Some(reason) = full {

@@ -22,14 +22,16 @@ use crate::{
     job::Job,
     resources::{Amounts, GPU},
     shape::Role,
-    state::FULL,
     time::{Span, Time},
 };
 
-/// Time without losses after which the earlier losses on a server are forgotten.
+/// Time without losses after which the earlier losses are forgotten.
 const QUIET: Span = Span::seconds(3600);
 
-/// Time that jobs have lost on a server because others used it, too, in seconds summed over jobs.
+/// A device of a server, or with `None` its other resources.
+pub(super) type Place = (ServerId, Option<u16>);
+
+/// Time that jobs have lost at a place because others used it, too, in seconds summed over jobs.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Lost {
     seconds: f64,
@@ -68,6 +70,8 @@ pub(super) struct Mover<'a> {
     pub(super) slot: &'a Slot,
     pub(super) priority: f64,
     pub(super) uses: Amounts,
+    /// The place whose losses pay for the restart. None: an earlier task of the job has one.
+    pub(super) pays: Option<Place>,
 }
 
 /// Selects tasks until no server is overloaded, or no other task can or should move. Their load is subtracted. Their
@@ -114,69 +118,92 @@ pub(super) fn movers<'a>(
     let mut leaving: BTreeSet<JobId> = BTreeSet::new();
     for (server, mut here) in on {
         let mut slowed = slowdowns(hosts, server, &here);
-        let lost = add_loss(hosts, server, &here, &slowed, passed);
-        let mut left = lost;
+        let mut left = add_losses(hosts, server, &here, &slowed, passed);
         while hosts.load.is_overloaded(server) {
-            let may = |at: &usize| here[*at].movable && (!hosts.engine.weighed || slowed[*at] > 1.0);
+            // A task may leave if there was enough loss at its slowest place.
+            let pays = |at: usize| {
+                let restart = here[at].job.learnt.restart_cost.as_seconds();
+                let (place, factor) = slowed[at];
+                factor > 1.0 && left.get(&place).is_some_and(|left| *left >= restart)
+            };
+            let may = |at: &usize| {
+                here[*at].movable && (!hosts.engine.weighed || leaving.contains(&here[*at].job.id) || pays(*at))
+            };
             let may: Vec<usize> = (0..here.len()).filter(may).collect();
             let Some(at) = next(hosts, server, &here, &may) else { break };
-            let restart = here[at].job.learnt.restart_cost.as_seconds();
-            if hosts.engine.weighed && leaving.insert(here[at].job.id) {
-                if left < restart {
-                    leaving.remove(&here[at].job.id);
-                    break;
-                }
-                left -= restart;
-            }
+            let (place, _) = slowed[at];
             let Candidate { job, slot, priority, uses, .. } = here.swap_remove(at);
+            let first = leaving.insert(job.id);
+            if first && let Some(left) = left.get_mut(&place) {
+                *left -= job.learnt.restart_cost.as_seconds();
+            }
             hosts.load.put(slot, &uses, -1.0);
             *hosts.relieved.entry(server).or_default() += 1;
-            movers.push(Mover { job, slot, priority, uses });
+            movers.push(Mover { job, slot, priority, uses, pays: first.then_some(place) });
             slowed = slowdowns(hosts, server, &here);
         }
     }
     movers
 }
 
-/// Adds what the jobs of these tasks have lost since the last decision. Returns the losses on their server so far.
-fn add_loss(hosts: &mut Hosts<'_>, server: ServerId, here: &[Candidate<'_>], slowed: &[f64], passed: Span) -> f64 {
-    let mut jobs: BTreeMap<JobId, f64> = BTreeMap::new();
-    for (task, factor) in here.iter().zip(slowed) {
-        let of_job = jobs.entry(task.job.id).or_insert(1.0);
-        *of_job = of_job.max(*factor);
+/// Adds what the jobs of these tasks have lost since the last decision, each at its slowest place. More than the
+/// restarts of all jobs there isn't added up. Returns the losses at each place so far.
+fn add_losses(
+    hosts: &mut Hosts<'_>,
+    server: ServerId,
+    here: &[Candidate<'_>],
+    slowed: &[(Place, f64)],
+    passed: Span,
+) -> BTreeMap<Place, f64> {
+    let mut jobs: BTreeMap<JobId, (f64, Place, f64)> = BTreeMap::new();
+    for (task, (place, factor)) in here.iter().zip(slowed) {
+        let restart = task.job.learnt.restart_cost.as_seconds();
+        let of_job = jobs.entry(task.job.id).or_insert((*factor, *place, restart));
+        if *factor > of_job.0 {
+            (of_job.0, of_job.1) = (*factor, *place);
+        }
     }
-    let part: f64 = jobs.values().map(|factor| 1.0 - 1.0 / factor).sum();
-    if part > 0.0 {
-        let lost = hosts.lost.entry(server).or_insert(Lost { seconds: 0.0, grew: hosts.state.now });
-        lost.seconds += part * passed.as_seconds();
+    let mut grown: BTreeMap<Place, (f64, f64)> = BTreeMap::new();
+    for (factor, place, restart) in jobs.into_values().filter(|(factor, ..)| *factor > 1.0) {
+        let (part, restarts) = grown.entry(place).or_default();
+        *part += 1.0 - 1.0 / factor;
+        *restarts += restart;
+    }
+    for (place, (part, restarts)) in grown {
+        let lost = hosts.lost.entry(place).or_insert(Lost { seconds: 0.0, grew: hosts.state.now });
+        lost.seconds = (lost.seconds + part * passed.as_seconds()).min(restarts);
         lost.grew = hosts.state.now;
     }
-    hosts.lost.get(&server).map_or(0.0, |lost| lost.seconds)
+    hosts.lost.range((server, None)..=(server, Some(u16::MAX))).map(|(place, lost)| (*place, lost.seconds)).collect()
 }
 
-/// The factor by which each task's steps take longer on its server: by which the demand for a device of it, or for
-/// another resource of the server, exceeds the capacity. 1: it loses nothing.
-fn slowdowns(hosts: &Hosts<'_>, server: ServerId, here: &[Candidate<'_>]) -> Vec<f64> {
+/// The place that slows each task most, and the factor by which its steps take longer: by which the demand for a
+/// device, or for another resource of the server, exceeds the capacity. 1: it loses nothing.
+fn slowdowns(hosts: &Hosts<'_>, server: ServerId, here: &[Candidate<'_>]) -> Vec<(Place, f64)> {
     let (load, state) = (&hosts.load, hosts.state);
-    let measured = state.server(server).measured.as_ref();
-    let is_full = |device: usize| {
-        measured.and_then(|measured| measured.total.devices.get(device)).is_some_and(|milli| *milli >= FULL)
-    };
+    let known = state.server(server);
+    let full = |device: &usize| known.is_full_device(*device);
     let mut devices: Vec<f64> = load.devices(server).iter().map(|device| device.used).collect();
-    // A full device doesn't show how much more its tasks would use. Their models' usual use does.
+    let mut parts: Vec<f64> = load.parts(server).collect();
+    let full_parts: Vec<bool> = load.resources().iter().map(|resource| known.is_full(*resource)).collect();
+    // What is full doesn't show how much more its tasks would use. Their models' usual use does.
     for task in here {
-        let usual = state.usual_use(task.job, task.slot.role).map_or(0, |usual| usual[GPU]);
-        let more = (usual - task.uses[GPU]).max(0) as f64 / 1000.0 / task.slot.devices.len().max(1) as f64;
-        for device in task.devices().filter(|device| is_full(*device)) {
+        let Some(usual) = state.usual_use(task.job, task.slot.role) else { continue };
+        let more = (usual[GPU] - task.uses[GPU]).max(0) as f64 / 1000.0 / task.slot.devices.len().max(1) as f64;
+        for device in task.devices().filter(full) {
             devices.get_mut(device).into_iter().for_each(|used| *used += more);
+        }
+        let more = load.parts_of(server, usual).zip(load.parts_of(server, &task.uses));
+        for ((part, full), (usual, uses)) in parts.iter_mut().zip(&full_parts).zip(more) {
+            *part += if *full { (usual - uses).max(0.0) } else { 0.0 };
         }
     }
     let listed = !devices.is_empty();
-    let shared = load.resources().iter().zip(load.parts(server)).filter(|(resource, _)| !listed || **resource != GPU);
-    let of_server = shared.fold(1.0, |most, (_, part)| f64::max(most, part));
+    let shared = load.resources().iter().zip(&parts).filter(|(resource, _)| !listed || **resource != GPU);
+    let of_server = ((server, None), shared.fold(1.0, |most, (_, part)| f64::max(most, *part)));
     let of_task = |task: &Candidate<'_>| {
-        let own = task.devices().filter_map(|device| devices.get(device).copied());
-        own.fold(of_server, f64::max)
+        let own = task.devices().filter_map(|device| Some(((server, Some(device as u16)), *devices.get(device)?)));
+        own.fold(of_server, |slowest, place| if place.1 > slowest.1 { place } else { slowest })
     };
     here.iter().map(of_task).collect()
 }
