@@ -78,7 +78,7 @@ impl<'a> Round<'a> {
     /// The first chunk considers all workers, at O(log n) for n chunks that are pending there (and for each on its
     /// way). Each later chunk only updates the worker chosen for the previous one, O(log n + log workers).
     pub(super) fn dispatch(&mut self, job: &'a Job, times: (Span, Span)) -> Result<bool, EngineError> {
-        if self.memo.jobs[&job.id].workers.is_empty() && self.kept.is_vain(job).is_some() {
+        if self.memo.jobs[&job.id].workers.is_empty() && self.kept.taken_by_others(job).is_some() {
             return Ok(false);
         }
         let unsent: Vec<u32> = self.memo.jobs[&job.id].unsent().collect();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::memo::{Memo, Worker};
 use crate::{
     ids::{JobId, ServerId},
-    job::{Dataset, Job},
+    job::Job,
     resources::GPU,
     shape::Role,
     state::{Mandate, State},
@@ -19,15 +19,15 @@ pub(super) struct Kept {
     by: BTreeMap<Worker, JobId>,
     /// Number of these workers on each server.
     on: BTreeMap<ServerId, usize>,
-    /// Wishes that found no worker, with the number of workers that others have.
-    vain: BTreeMap<Wish, usize>,
+    /// Needs for which no worker was found, with the number of workers that other jobs have.
+    unmet: BTreeMap<Needs, usize>,
 }
 
-/// What a job needs of a worker. Jobs with the same needs have the same candidates.
-type Wish = (BTreeMap<String, i64>, BTreeMap<String, String>, i64);
+/// Demand of a worker, labels, and the size of a chunk. Jobs with the same needs have the same candidates.
+type Needs = (BTreeMap<String, i64>, BTreeMap<String, String>, i64);
 
-fn wish(job: &Job) -> Wish {
-    let size = job.spec.dataset.as_ref().map_or(0, |data: &Dataset| data.chunk_size);
+fn needs(job: &Job) -> Needs {
+    let size = job.spec.dataset.as_ref().map_or(0, |data| data.chunk_size);
     (job.spec.worker.demand.clone(), job.spec.labels.clone(), size)
 }
 
@@ -76,13 +76,13 @@ impl Kept {
     /// A job found no worker, because others have this many that would suit it.
     pub(super) fn fail(&mut self, job: &Job, others: usize) {
         if others > 0 {
-            self.vain.insert(wish(job), others);
+            self.unmet.insert(needs(job), others);
         }
     }
 
     /// The number of workers that others have, if that is why jobs like this one found none.
-    pub(super) fn is_vain(&self, job: &Job) -> Option<usize> {
-        if self.vain.is_empty() { None } else { self.vain.get(&wish(job)).copied() }
+    pub(super) fn taken_by_others(&self, job: &Job) -> Option<usize> {
+        if self.unmet.is_empty() { None } else { self.unmet.get(&needs(job)).copied() }
     }
 
     /// Number of workers that have a job.

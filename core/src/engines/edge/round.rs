@@ -374,7 +374,7 @@ impl<'a> Round<'a> {
         if !self.ledger.has(job, &total) {
             return self.ledger.reason(self.state, job, &total);
         }
-        if let Some(count) = self.kept.is_vain(job) {
+        if let Some(count) = self.kept.taken_by_others(job) {
             let text = format!("needs a GPU; the {count} that suit it have other jobs and stay theirs until they end");
             return Reason::of_engine("gpus_kept", text);
         }
