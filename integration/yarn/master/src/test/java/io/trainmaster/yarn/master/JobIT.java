@@ -24,6 +24,7 @@ import java.util.TreeSet;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.Resource;
@@ -505,10 +506,12 @@ class JobIT {
             submission.setApplicationType("SPARK");
             submission.setMaxAppAttempts(1);
             submission.setResource(Resource.newInstance(64, 1));
+            // The client would report an application that ends before its next poll as failed at submission.
             submission.setAMContainerSpec(ContainerLaunchContext.newInstance(
-                    null, Map.of(), List.of("touch '" + sign + "'"), null, null, null));
-            client.submitApplication(submission);
+                    null, Map.of(), List.of("touch '" + sign + "'; exec sleep 600"), null, null, null));
+            ApplicationId id = client.submitApplication(submission);
             await.until(name + " ordinary application starts", () -> Files.exists(sign));
+            client.killApplication(id);
         }
     }
 }
