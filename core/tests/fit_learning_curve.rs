@@ -7,7 +7,7 @@ mod fit_data;
 use std::collections::BTreeMap;
 
 use fit_data::{columns, files, mean, shared};
-use trainmaster_core::fit::{AccuracyHistory, Forecast, OptStop, learning_curve::Options};
+use trainmaster_core::fit::{AccuracyHistory, Forecast, OptStop, Stop, learning_curve::Options};
 
 /// (epoch from 0, accuracy), one run each.
 type Curve = Vec<(u64, f64)>;
@@ -86,13 +86,14 @@ fn stops(curves: &[Curve], options: &Options, confidence: f64) -> Score {
 /// Stops with an ε of one percentage point. The paper's method (one smooth curve) saves most and loses most on runs
 /// with a cut of the learning rate: their first plateau looks like the end.
 #[test]
-fn measured_runs_stop_early_and_lose_little() {
+fn measured_runs_lose_little() {
     // (set, largest mean and worst loss, largest fraction of the epochs)
     let bars = [
         ("cifar10", 0.005, 0.01, 0.99),
         ("deepspeech2", 0.005, 0.01, 0.98),
-        ("imagenet", 0.005, 0.01, 0.9),
-        ("mlperf", 0.03, 0.08, 0.92),
+        // Their learning rates are cut in steps, so that any of them may rise once more.
+        ("imagenet", 0.001, 0.001, 1.0),
+        ("mlperf", 0.001, 0.001, 1.0),
     ];
     for (set, lost_bar, worst_bar, stopped_bar) in bars {
         let curves = measured(set);
@@ -101,7 +102,8 @@ fn measured_runs_stop_early_and_lose_little() {
         }
         for (name, options, confidence) in [
             ("paper", Options::paper(), 0.9),
-            ("segments", Options { jumps: 0.0, ..Options::default() }, 0.9),
+            ("segments", Options { segments: true, ..Options::paper() }, 0.9),
+            ("jumps", Options { cautious: false, ..Options::default() }, 0.9),
             ("ours", Options::default(), 0.8),
             ("ours", Options::default(), 0.9),
         ] {
@@ -114,9 +116,83 @@ fn measured_runs_stop_early_and_lose_little() {
                 100.0 * worst
             );
             if (name, confidence) == ("ours", 0.9) {
-                assert!(lost < lost_bar && worst < worst_bar && stopped < stopped_bar, "{set}");
+                assert!(lost < lost_bar && worst < worst_bar && stopped <= stopped_bar, "{set}");
             }
         }
+    }
+}
+
+/// Curves of the simulated jobs' kind, 1 − 1/(rate·k/epochs + 1). With a rate of 2 the curve rises until the end, with
+/// 40 it is flat in the second half. `noise`: the range of uniform errors.
+fn inverse(rates: &[f64], noise: f64) -> Vec<Curve> {
+    let mut random = 1_u64;
+    let mut error = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        noise * ((random >> 40) as f64 / f64::from(1 << 24) - 0.5)
+    };
+    let mut curves = Vec::new();
+    for rate in rates {
+        for epochs in [20_u64, 35, 60, 100] {
+            for best in [0.7, 0.83, 0.97] {
+                let reached = |k: u64| 1.0 - 1.0 / (rate * k as f64 / epochs as f64 + 1.0);
+                let accuracy = |k| best * reached(k) / reached(epochs);
+                curves.push((0..epochs).map(|k| (k, (accuracy(k + 1) + error()).max(0.0))).collect());
+            }
+        }
+    }
+    curves
+}
+
+/// Fraction of the runs that count as out of reach of a target, and the mean fraction of their epochs at that moment.
+/// `beyond`: distance of the target from the best accuracy of the run.
+fn out_of_reach(curves: &[Curve], options: &Options, beyond: f64) -> (f64, f64) {
+    let (mut stopped, mut at) = (Vec::new(), Vec::new());
+    for curve in curves {
+        let best = curve.iter().map(|point| point.1).fold(0.0, f64::max);
+        let rule = OptStop::new(curve.last().unwrap().0 + 1, Some(best + beyond));
+        let stop = (1..curve.len()).find_map(|seen| Some((seen, rule.decide(&history(&curve[..seen]), options)?)));
+        let wrong = stop.filter(|(_, why)| matches!(why, Stop::OutOfReach { .. }));
+        stopped.push(if wrong.is_some() { 1.0 } else { 0.0 });
+        at.extend(wrong.map(|(seen, _)| seen as f64 / curve.len() as f64));
+    }
+    (mean(&stopped), if at.is_empty() { 1.0 } else { mean(&at) })
+}
+
+/// With a confidence of 90 %, at most a tenth of the jobs may be ended that would have reached their accuracy.
+#[test]
+fn a_target_within_reach_is_not_given_up() {
+    for (set, curves) in [
+        ("rises until the end", inverse(&[2.0, 3.0, 5.0], 0.0)),
+        ("the same with noise", inverse(&[2.0, 3.0, 5.0], 0.02)),
+        ("flat in the end", inverse(&[10.0, 20.0, 40.0], 0.0)),
+        ("flat with noise", inverse(&[10.0, 20.0, 40.0], 0.02)),
+        ("cifar10", measured("cifar10")),
+        ("deepspeech2", measured("deepspeech2")),
+        ("imagenet", measured("imagenet")),
+        ("mlperf", measured("mlperf")),
+    ] {
+        if curves.is_empty() {
+            return;
+        }
+        let ended = |options: &Options, beyond: f64| {
+            let (ended, at) = out_of_reach(&curves, options, beyond);
+            println!(
+                "{set}, {} runs, {}, target {:+.0} points beyond the best: {:.0} % ended, after {at:.2} of the epochs",
+                curves.len(),
+                if options.cautious { "ours" } else { "without caution" },
+                100.0 * beyond,
+                100.0 * ended
+            );
+            ended
+        };
+        let careless = Options { cautious: false, ..Options::default() };
+        for beyond in [0.05, 0.1] {
+            ended(&careless, beyond);
+            assert!(ended(&Options::default(), beyond) > if beyond < 0.1 { 0.1 } else { 0.9 }, "{set}");
+        }
+        ended(&Options::paper(), -0.01);
+        ended(&careless, -0.01);
+        assert!(ended(&Options::default(), -0.01) < 0.1, "{set}");
     }
 }
 

@@ -146,7 +146,8 @@ pub enum StopChoice {
     /// Only by the owner's convergence rule (option i).
     #[default]
     Epochs,
-    /// When further training would gain nothing, or the requested accuracy is out of reach (option ii, OptStop).
+    /// When the requested accuracy is reached or out of reach; without one, when further training would gain nothing
+    /// (option ii, OptStop).
     Optimal,
     /// When the requested accuracy is reached (option iii).
     Accuracy,

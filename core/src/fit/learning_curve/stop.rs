@@ -5,7 +5,8 @@ use thiserror::Error;
 
 use super::{AccuracyHistory, Forecast, Options};
 
-/// Optimal stopping of MLF-C (MLFS, §3.5): stop if the target is out of reach, or if hardly any gain remains.
+/// Optimal stopping of MLF-C (MLFS, §3.5): stop if the target is out of reach, or, without a target, if hardly any gain
+/// remains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptStop {
     /// Maximum number of epochs.
@@ -100,6 +101,10 @@ impl OptStop {
         if self.target.is_some_and(|target| accuracy >= target) {
             return Some(Stop::Reached { accuracy });
         }
+        let done = history.last_epoch()? + 1;
+        if options.cautious && done < self.max_epochs.div_ceil(2) {
+            return None;
+        }
         let end = Forecast::new(history, self.max_epochs.saturating_sub(1), options)?;
         if end.is_rising() {
             return None;
@@ -107,8 +112,13 @@ impl OptStop {
         let predicted = end.mean();
         if let Some(target) = self.target {
             let probability = end.below(target);
-            if probability > self.confidence {
+            let within_pace = options.cautious && end.at_pace() >= target;
+            if probability > self.confidence && !within_pace {
                 return Some(Stop::OutOfReach { predicted, probability });
+            }
+            if options.cautious {
+                // A job just below its target isn't settled: its owner wants the target.
+                return None;
             }
         }
         let probability = end.below(accuracy + self.tolerance);
@@ -146,8 +156,40 @@ mod tests {
         // The learning rate is cut in epoch 40.
         let stairs = |k: f64| if k < 40.0 { 0.55 - 0.4 / (k + 1.0) } else { 0.7 - 0.05 / (k - 39.0) };
         let early = stop(OptStop::new(100, None), Options::paper(), stairs).unwrap().0;
-        let warned = stop(OptStop::new(100, None), Options::default(), stairs).unwrap().0;
-        assert!(early < 40 && warned >= 40, "{early} {warned}");
+        assert!(early < 40, "{early}");
+        // Another cut could follow at any time.
+        assert_eq!(stop(OptStop::new(100, None), Options::default(), stairs), None);
+    }
+
+    #[test]
+    fn no_forecast_of_the_first_half_ends_a_job() {
+        let curve = |k: f64| 0.8 - 0.7 * libm::exp(-k / 8.0);
+        let far = OptStop::new(100, Some(0.99));
+        let careless = Options { cautious: false, ..Options::default() };
+        assert!(stop(far, careless, curve).unwrap().0 < 49);
+        let (epoch, why) = stop(far, Options::default(), curve).unwrap();
+        assert!(epoch == 49 && matches!(why, Stop::OutOfReach { .. }), "{epoch} {why:?}");
+    }
+
+    #[test]
+    fn a_target_at_the_recent_pace_is_not_out_of_reach() {
+        // It rises until its end, as 1 − 1/(b·k + 1).
+        let slow = |k: f64| 1.0 - 1.0 / ((k + 1.0) / 20.0 + 1.0);
+        let reachable = OptStop::new(100, Some(slow(98.0)));
+        let careless = Options { cautious: false, ..Options::default() };
+        assert!(matches!(stop(reachable, careless, slow), Some((_, Stop::OutOfReach { .. }))));
+        assert!(matches!(stop(reachable, Options::default(), slow), Some((98, Stop::Reached { .. }))));
+        let beyond = OptStop::new(100, Some(slow(99.0) + 0.1));
+        assert!(matches!(stop(beyond, Options::default(), slow), Some((50..90, Stop::OutOfReach { .. }))));
+    }
+
+    #[test]
+    fn a_job_just_below_its_target_goes_on() {
+        let flat = |k: f64| 0.8 - 0.7 / (k + 1.0);
+        let rule = OptStop::new(100, Some(flat(97.0)));
+        let careless = Options { cautious: false, ..Options::default() };
+        assert!(matches!(stop(rule, careless, flat), Some((_, Stop::Settled { .. }))));
+        assert!(matches!(stop(rule, Options::default(), flat), Some((97, Stop::Reached { .. }))));
     }
 
     #[test]
