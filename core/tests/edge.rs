@@ -372,7 +372,8 @@ fn a_gpu_that_idle_slots_keep_has_one_job_until_that_ends() {
         world.settle();
         let reason = world.scheduler.state().job(short).unwrap().verdict.reason().cloned();
         let reason = reason.map(|reason| reason.describe(world.scheduler.state())).unwrap_or_default();
-        assert_eq!(world.scheduler.caveat().is_some(), !reason.is_empty(), "it is said at submission");
+        let caveats = world.scheduler.caveats(&job("short", 1, 10));
+        assert_eq!(!caveats.is_empty(), !reason.is_empty(), "it is said at submission");
         world.until_idle();
         let ended = |job, chunk| world.ended[&(job, chunk)].0 / 1000;
         (reason, ended(short, 0), world.interrupted.len(), ended(long, 2))

@@ -219,10 +219,25 @@ fn measured_tasks_share_a_gpu_where_the_pool_oversubscribes() {
 #[test]
 fn who_submits_is_told_that_nothing_is_measured() {
     let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 1)]);
-    let caveat = scheduler.caveat().expect("nothing is measured");
-    assert!(caveat.starts_with("engine mlfs: no manager has reported the load of a server"), "{caveat}");
+    let caveats = scheduler.caveats(&fixed("job", 1));
+    assert_eq!(caveats.len(), 1);
+    assert!(caveats[0].starts_with("engine mlfs: no manager has reported the load of a server"), "{caveats:?}");
     measure(&mut scheduler, 1, "s0", 0, &[]);
-    assert_eq!(scheduler.caveat(), None);
+    assert!(scheduler.caveats(&fixed("job", 1)).is_empty());
+}
+
+#[test]
+fn who_submits_is_told_that_a_rule_for_early_stops_has_no_effect() {
+    let under = |stop, settings: Settings| {
+        let spec = JobSpec { stop_under_load: stop, ..fixed("job", 1) };
+        cluster(settings, &[gpus("s0", 1)]).caveats(&spec)
+    };
+    let told = under(StopChoice::Accuracy, plain("drf"));
+    assert_eq!(told, ["stop: has no effect, because early_stop is off in [scheduler] and engine drf stops no jobs"]);
+    assert!(under(StopChoice::Epochs, plain("drf")).is_empty());
+    assert!(under(StopChoice::Accuracy, Settings { early_stop: true, ..plain("drf") }).is_empty());
+    let told = |flags| under(StopChoice::Optimal, mlfs(flags, 2000)).len();
+    assert_eq!((told(&[]), told(&[("stop", false)])), (1, 2), "the load isn't measured");
 }
 
 /// Two jobs on one GPU of s0, the second with a higher priority, and s1 beside it.

@@ -78,6 +78,8 @@ pub trait AnyEngine: Send + Sync {
     fn accepts(&self, spec: &JobSpec) -> Result<(), String>;
     /// See [`Engine::caveat`].
     fn caveat(&self, state: &State) -> Option<&'static str>;
+    /// See [`Engine::stops_early`].
+    fn stops_early(&self) -> bool;
     /// An empty memory.
     fn new_memo(&self) -> Box<dyn AnyMemo>;
     /// Reads a memory. `None` if the bytes are of another version or engine.
@@ -117,6 +119,9 @@ impl<E: Engine> AnyEngine for E {
     }
     fn caveat(&self, state: &State) -> Option<&'static str> {
         Engine::caveat(self, state)
+    }
+    fn stops_early(&self) -> bool {
+        Engine::stops_early(self)
     }
     fn new_memo(&self) -> Box<dyn AnyMemo> {
         Box::<Kept<E::Memo>>::default()

@@ -75,6 +75,10 @@ pub trait Engine: Send + Sync {
     fn caveat(&self, _: &State) -> Option<&'static str> {
         None
     }
+    /// Whether the engine stops jobs early by itself, as far as their owners consent ([`Job::stops`]).
+    fn stops_early(&self) -> bool {
+        false
+    }
     /// Proposes changes to the plan in the round's state.
     ///
     /// It must not change jobs whose [`mandate`](State::mandate) isn't free.

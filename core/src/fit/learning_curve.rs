@@ -22,8 +22,9 @@
 //! run, no job of CIFAR-10, DeepSpeech2, ImageNet and MLPerf's ResNets is ended as out of reach. Without caution 33, 0,
 //! 100 and 99 % of them are, with the paper's smooth curve 67, 17, 100 and 99 %. Of targets ten points above the best,
 //! 99 % or more are found out, after 50 to 69 % of the epochs (5 points: 100, 100, 43 and 14 %).
-//! Without a target and with ε of one point, CIFAR-10 and DeepSpeech2 stop after 98 and 96 % of their epochs and lose no
-//! accuracy. ImageNet and MLPerf, whose learning rates are cut in several steps, don't stop early.
+//!
+//! Without a target and with ε of one point, CIFAR-10 and DeepSpeech2 stop after 98 and 96 % of their epochs and lose
+//! no accuracy. ImageNet and MLPerf, whose learning rates are cut in several steps, don't stop early.
 //! From half of a run on, intervals of 80 % contain 87 % of the final accuracies. No model foresees a first cut: at a
 //! third of the ImageNet runs the interval contains no final accuracy. (The constants were chosen with knowledge of
 //! these curves.)

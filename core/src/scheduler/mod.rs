@@ -21,7 +21,7 @@ use crate::{
     engines,
     event::{Event, EventError},
     ids::{JobId, TicketId},
-    job::JobSpec,
+    job::{JobSpec, StopChoice},
     journal::{Record, Saved},
     policy::{Policy, PolicyError},
     settings::{Settings, SettingsError},
@@ -264,10 +264,17 @@ impl Scheduler {
         self.record(|| Record::Event { at, event });
     }
 
-    /// What the engine can't do on the present servers, if there is something, with the engine's name. O(servers).
-    pub fn caveat(&self) -> Option<String> {
-        let caveat = self.engine.caveat(&self.state)?;
-        Some(format!("engine {}: {caveat}", self.engine_name()))
+    /// What the submitter of a job should know: what the engine can't do on the present servers, and a rule for early
+    /// stops that nobody applies. O(servers).
+    pub fn caveats(&self, spec: &JobSpec) -> Vec<String> {
+        let engine = self.engine_name();
+        let cannot = self.engine.caveat(&self.state).map(|caveat| format!("engine {engine}: {caveat}"));
+        let applied = self.state.settings.early_stop || self.engine.stops_early();
+        let void = spec.stop_under_load != StopChoice::Epochs && !applied;
+        let void = void.then(|| {
+            format!("stop: has no effect, because early_stop is off in [scheduler] and engine {engine} stops no jobs")
+        });
+        cannot.into_iter().chain(void).collect()
     }
 
     /// Checks whether the current engine can run such a job.

@@ -193,6 +193,10 @@ impl Engine for Mlfs {
         )
     }
 
+    fn stops_early(&self) -> bool {
+        self.stop
+    }
+
     fn decide(&self, round: &mut Round<'_, Index>, memo: &mut Memo) -> Result<(), EngineError> {
         let policy = self.policy.then(|| round.state.policy(self.learnt_by, &INPUTS)).flatten();
         let chooser = policy.map_or(Choosing::Heuristic, |policy| Choosing::Policy(policy.network()));

@@ -93,7 +93,8 @@ impl Jobs for JobsService {
         let read = self.host.read(move |view| {
             let submitted = view.scheduler.state().job(job);
             let waits = submitted.is_some_and(|job| job.verdict == Verdict::Wait(Reason::NotConsidered));
-            (view.next_decision().filter(|_| waits), view.scheduler.caveat().unwrap_or_default())
+            let caveats = submitted.map(|job| view.scheduler.caveats(&job.spec)).unwrap_or_default();
+            (view.next_decision().filter(|_| waits), caveats.join("; "))
         });
         let (next_decision_ms, note) = read.await?;
         Ok(Response::new(v1::SubmitReply { job: job.0, token: text, next_decision_ms, note }))
