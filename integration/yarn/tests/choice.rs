@@ -11,8 +11,10 @@ use trainmaster_conformance::{Action, Scenario};
 use trainmaster_core::JobSpec;
 
 /// Engines whose decisions depend only on the resources, not on time, speeds or losses. A scenario runs with the first
-/// suitable one. DRF also resizes running jobs.
-const ENGINES: [&str; 2] = ["drf", "fifo"];
+/// suitable one. DRF also resizes running jobs. Where idle GPUs stay with their job, that also holds for `edge`.
+const ENGINES: [&str; 3] = ["drf", "fifo", "edge"];
+/// The label of all YARN's nodes.
+const KEPT: (&str, &str) = ("idle_gpus", "kept");
 const COUNTED: [&str; 3] = ["cpu", "gpu", "memory"];
 
 /// A scenario with one engine.
@@ -62,8 +64,11 @@ fn objection(name: &str, scenario: &Scenario, engine: &str) -> Option<String> {
         _ => None,
     });
     for server in scenario.server.iter().chain(changed) {
-        if !server.labels.is_empty() {
+        if server.labels.iter().any(|(name, value)| (name.as_str(), value.as_str()) != KEPT) {
             return Some("labels: YARN's are a host's, and all nodes are this one".into());
+        }
+        if engine == "edge" && server.labels.is_empty() {
+            return Some("YARN's idle GPUs stay with their job".into());
         }
         if server.draining {
             return Some("YARN drains hosts, and all nodes are this one".into());
@@ -97,7 +102,7 @@ fn objection(name: &str, scenario: &Scenario, engine: &str) -> Option<String> {
             Action::SyncBegin(_) | Action::SyncEnd(_) => return Some("YARN always tells all there is".into()),
             _ => {}
         }
-        if engine != "fifo" && events > 1 {
+        if engine == "drf" && events > 1 {
             return Some("a round may fall between two events".into());
         }
     }
@@ -135,10 +140,10 @@ YARN counts no fractions of a cpu: ray_in_place ray_queue
 YARN gives other people's applications what is free, and takes nothing from jobs: foreign_use
 YARN knows no gpu:a100: arrivals
 a refusal is in the manager's own words: refused
-its engines look at the clock, or at speeds or losses: admission attained_service batches between_rounds chunks losses \
+its engines look at the clock, or at speeds or losses: admission attained_service batches between_rounds losses \
 shortest_first turns
-labels: YARN's are a host's, and all nodes are this one: slurm_queue slurm_refused slurm_rounds
-played: in_place.drf limits.fifo modes.fifo partitions.fifo restart.drf separate_roles.drf server_lost.fifo \
-yarn_queue.fifo";
+labels: YARN's are a host's, and all nodes are this one: chunks slurm_queue slurm_refused slurm_rounds
+played: in_place.drf kept_gpus.edge limits.fifo modes.fifo partitions.fifo restart.drf separate_roles.drf \
+server_lost.fifo yarn_queue.fifo";
     assert_eq!(found.join("\n"), expected);
 }

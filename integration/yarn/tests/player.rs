@@ -251,9 +251,10 @@ impl<'a> Player<'a> {
     }
 }
 
-/// Parses `1w+1p: w0 s0[0], p0 s1`. YARN itself chooses the GPUs.
+/// Parses `1w+1p: w0 s0[0], p0 s1`, which chunks can follow. YARN itself chooses the GPUs.
 fn slots_of(text: &str) -> Slots {
     let (_, slots) = text.split_once(": ").unwrap();
+    let slots = slots.split("; ").next().unwrap();
     let pairs = slots.split(", ").map(|slot| slot.split_once(' ').unwrap());
     pairs.map(|(slot, server)| (slot.to_owned(), server.split('[').next().unwrap().to_owned())).collect()
 }

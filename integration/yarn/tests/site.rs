@@ -60,7 +60,8 @@ impl<'a> Site<'a> {
         self.stop();
         let mut settings = settings.clone();
         settings.insert("engine".into(), self.engine.into());
-        if self.engine != "fifo" {
+        if self.engine == "drf" {
+            // The only one that decides in rounds.
             let parameters = settings.entry("parameters").or_insert_with(|| Table::new().into());
             parameters.as_table_mut().unwrap().insert("interval".into(), "2s".into());
         }
