@@ -325,7 +325,8 @@ enum trainmaster_resize {
 enum trainmaster_stop {
     // Only when the convergence rule applies.
     TRAINMASTER_STOP_EPOCHS = 0,
-    // When further training would hardly improve the accuracy, or the requested accuracy is out of reach.
+    // When the requested accuracy is reached or out of reach; without one, when further training would hardly improve
+    // the accuracy.
     TRAINMASTER_STOP_OPTIMAL = 1,
     // When the requested accuracy is reached.
     TRAINMASTER_STOP_ACCURACY = 2,

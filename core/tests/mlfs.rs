@@ -233,7 +233,9 @@ fn who_submits_is_told_that_a_rule_for_early_stops_has_no_effect() {
         cluster(settings, &[gpus("s0", 1)]).caveats(&spec)
     };
     let told = under(StopChoice::Accuracy, plain("drf"));
-    assert_eq!(told, ["stop: has no effect, because early_stop is off in [scheduler] and engine drf stops no jobs"]);
+    let expected = "job: stop and stop_under_load have no effect: early_stop is off in [scheduler], and engine drf \
+                    ends no job early";
+    assert_eq!(told, [expected]);
     assert!(under(StopChoice::Epochs, plain("drf")).is_empty());
     assert!(under(StopChoice::Accuracy, Settings { early_stop: true, ..plain("drf") }).is_empty());
     let told = |flags| under(StopChoice::Optimal, mlfs(flags, 2000)).len();

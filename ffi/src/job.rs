@@ -45,7 +45,8 @@ pub enum trainmaster_training_mode {
 pub enum trainmaster_stop {
     /// Only when the convergence rule applies.
     Epochs = 0,
-    /// When further training would hardly improve the accuracy, or the requested accuracy is out of reach.
+    /// When the requested accuracy is reached or out of reach; without one, when further training would hardly improve
+    /// the accuracy.
     Optimal = 1,
     /// When the requested accuracy is reached.
     Accuracy = 2,

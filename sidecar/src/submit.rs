@@ -60,9 +60,7 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
             }
         };
         bar.inc(1);
-        if !reply.note.is_empty() {
-            notes.insert(reply.note);
-        }
+        notes.extend(reply.notes);
         let submitted = Submitted {
             job: reply.job,
             name: spec.name.clone(),

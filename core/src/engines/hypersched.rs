@@ -143,7 +143,9 @@ impl Ahead {
         let (end, seen) =
             (u64::from(job.spec.convergence.max_epochs).saturating_sub(1), job.learnt.accuracies.last_epoch());
         let (done, epochs) = (seen.map_or(0.0, |seen| seen as f64 + 1.0), end.saturating_sub(seen.unwrap_or(0)) as f64);
-        let forecast = Forecast::new(&job.learnt.accuracies, end, &Options::default());
+        // The caution of early stops would promise a job's whole rise to its last epoch.
+        let options = Options { cautious: false, ..Options::default() };
+        let forecast = Forecast::new(&job.learnt.accuracies, end, &options);
         match (forecast, job.learnt.accuracies.gain(1)) {
             (Some(forecast), _) => Self::Curve { done, epochs, gain: (forecast.mean().min(1.0) - best).max(0.0) },
             (None, Some(each)) => Self::Slope { each: each.max(0.0), most: 1.0 - best },

@@ -272,7 +272,11 @@ impl Scheduler {
         let applied = self.state.settings.early_stop || self.engine.stops_early();
         let void = spec.stop_under_load != StopChoice::Epochs && !applied;
         let void = void.then(|| {
-            format!("stop: has no effect, because early_stop is off in [scheduler] and engine {engine} stops no jobs")
+            format!(
+                "{}: stop and stop_under_load have no effect: early_stop is off in [scheduler], and engine {engine} \
+                 ends no job early",
+                spec.name
+            )
         });
         cannot.into_iter().chain(void).collect()
     }

@@ -115,9 +115,11 @@ impl jobs_server::Jobs for Part {
         };
         self.0.jobs.send_modify(|jobs| jobs.push(status));
         let token = format!("secret-{number}");
-        let note = if job.name.starts_with("shares") { "engine mlfs: tasks share no GPU" } else { "" };
+        let shares = job.name.starts_with("shares").then(|| "engine mlfs: tasks share no GPU".to_owned());
+        let own = (job.name == "shares-2").then(|| "shares-2: stop has no effect".to_owned());
+        let notes = shares.into_iter().chain(own).collect();
         let next_decision_ms = Some(LONG_AGO);
-        Ok(Response::new(v1::SubmitReply { job: number, token, next_decision_ms, note: note.into() }))
+        Ok(Response::new(v1::SubmitReply { job: number, token, next_decision_ms, notes }))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Reply<v1::CancelReply> {

@@ -335,6 +335,7 @@ fn what_an_engine_cannot_do_is_said_once() {
     let ran = trainmaster(&daemon.address, &["submit", &files[0], &files[1]]);
     assert_eq!((ran.code, ran.out.lines().count()), (0, 2), "{}", ran.out);
     assert_eq!(ran.err.matches("note: engine mlfs: tasks share no GPU\n").count(), 1, "{}", ran.err);
+    assert!(ran.err.contains("note: shares-2: stop has no effect\n"), "{}", ran.err);
 }
 
 #[test]

@@ -102,8 +102,8 @@ class Jobs:
     def submit(self, job: Job) -> tuple[int, str]:
         """Submits a job. Returns its number, and its token for the feed."""
         reply = self._call(self._stub.Submit, jobs_pb2.SubmitRequest(job=job.message()))
-        if reply.note:
-            log.warning("%s", printable(reply.note))
+        for note in reply.notes:
+            log.warning("%s", printable(note))
         return reply.job, reply.token
 
     def cancel(self, job: str) -> None:

@@ -94,10 +94,10 @@ impl Jobs for JobsService {
             let submitted = view.scheduler.state().job(job);
             let waits = submitted.is_some_and(|job| job.verdict == Verdict::Wait(Reason::NotConsidered));
             let caveats = submitted.map(|job| view.scheduler.caveats(&job.spec)).unwrap_or_default();
-            (view.next_decision().filter(|_| waits), caveats.join("; "))
+            (view.next_decision().filter(|_| waits), caveats)
         });
-        let (next_decision_ms, note) = read.await?;
-        Ok(Response::new(v1::SubmitReply { job: job.0, token: text, next_decision_ms, note }))
+        let (next_decision_ms, notes) = read.await?;
+        Ok(Response::new(v1::SubmitReply { job: job.0, token: text, next_decision_ms, notes }))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelReply>, Status> {

@@ -15,16 +15,16 @@ class SubmitRequest(_message.Message):
     def __init__(self, job: _Optional[_Union[_job_pb2.Job, _Mapping]] = ..., external: _Optional[_Union[_job_pb2.ExternalId, _Mapping]] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
-    __slots__ = ("job", "token", "next_decision_ms", "note")
+    __slots__ = ("job", "token", "next_decision_ms", "notes")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     NEXT_DECISION_MS_FIELD_NUMBER: _ClassVar[int]
-    NOTE_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     job: int
     token: str
     next_decision_ms: int
-    note: str
-    def __init__(self, job: _Optional[int] = ..., token: _Optional[str] = ..., next_decision_ms: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[int] = ..., token: _Optional[str] = ..., next_decision_ms: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("job",)

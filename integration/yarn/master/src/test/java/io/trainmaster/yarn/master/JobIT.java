@@ -510,8 +510,11 @@ class JobIT {
             submission.setAMContainerSpec(ContainerLaunchContext.newInstance(
                     null, Map.of(), List.of("touch '" + sign + "'; exec sleep 600"), null, null, null));
             ApplicationId id = client.submitApplication(submission);
-            await.until(name + " ordinary application starts", () -> Files.exists(sign));
-            client.killApplication(id);
+            try {
+                await.until(name + " ordinary application starts", () -> Files.exists(sign));
+            } finally {
+                client.killApplication(id);
+            }
         }
     }
 }
