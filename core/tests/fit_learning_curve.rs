@@ -155,7 +155,7 @@ fn steps() -> Vec<Curve> {
                 let cuts = [0, first, second, third];
                 let at = cuts.iter().rposition(|cut| *cut <= k).unwrap();
                 let before = if at == 0 { 0.1 } else { levels[at - 1] };
-                levels[at] - (levels[at] - before) * (-((k - cuts[at] + 1) as f64) / 2.0).exp()
+                levels[at] - (levels[at] - before) * libm::exp(-((k - cuts[at] + 1) as f64) / 2.0)
             };
             curves.push((0..100).map(|k| (k, accuracy(k))).collect());
         }
