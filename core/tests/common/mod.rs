@@ -11,6 +11,7 @@ pub mod play;
 pub mod scenario;
 
 use proptest::test_runner::{Config, RngSeed};
+use trainmaster_core::engines::REGISTRY;
 
 /// Configuration of deterministic cases. `TRAINMASTER_CASES` multiplies their number, `TRAINMASTER_SEED` draws others.
 pub fn config(cases: u32) -> Config {
@@ -25,7 +26,12 @@ pub fn config(cases: u32) -> Config {
     }
 }
 
-/// Whether an engine is tested: all engines, or the one in `TRAINMASTER_ENGINE`.
+/// Whether an engine is tested: all engines, or the one in `TRAINMASTER_ENGINE`. Panics if there is no such engine.
 pub fn chosen(engine: &str) -> bool {
-    std::env::var("TRAINMASTER_ENGINE").map_or(true, |name| name == engine)
+    let Ok(name) = std::env::var("TRAINMASTER_ENGINE") else { return true };
+    assert!(
+        REGISTRY.iter().any(|entry| entry.name == name),
+        "TRAINMASTER_ENGINE={name}: it isn't in the list of engines"
+    );
+    name == engine
 }

@@ -55,6 +55,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
+/// `State::priority` and its like limit what a job file may claim; an engine that reads the claim itself would not.
+#[test]
+fn engines_read_claims_within_the_sites_caps() {
+    for file in sources(&root().join("core/src/engines")) {
+        let text = fs::read_to_string(&file).unwrap();
+        for claim in ["priority", "urgency", "utility"] {
+            let past = format!("job.spec.{claim}");
+            assert!(!text.contains(&past), "{}: {past}: use state.{claim}(job)", file.display());
+        }
+    }
+}
+
 #[test]
 fn circles_of_imports_are_small_in_every_crate() {
     let manifest: toml::Table = fs::read_to_string(root().join("Cargo.toml")).unwrap().parse().unwrap();

@@ -51,7 +51,7 @@ fn decisions_are_the_golden_ones() {
             wrong.push(format!("{name}, line {line}:\n  golden {was}\n  now    {is}"));
         }
     }
-    assert!(wrong.is_empty(), "{}\nBLESS=1 writes them anew", wrong.join("\n"));
+    assert!(wrong.is_empty(), "{}\n`make goldens` writes them anew", wrong.join("\n"));
 }
 
 #[test]
@@ -62,7 +62,12 @@ fn every_engine_has_a_scenario_and_every_golden_file_too() {
     }
     let expected: BTreeSet<_> = all.into_iter().map(|(name, ..)| name).collect();
     let found: BTreeSet<_> = files("golden").into_keys().collect();
-    assert_eq!(expected, found, "expected and found golden files");
+    let missing: Vec<_> = expected.difference(&found).collect();
+    let unexpected: Vec<_> = found.difference(&expected).collect();
+    assert!(
+        missing.is_empty() && unexpected.is_empty(),
+        "golden files are missing: {missing:?}, which `make goldens` writes; of no scenario: {unexpected:?}"
+    );
 }
 
 /// Through the C library, with a C program that reads plain lines.
