@@ -75,7 +75,8 @@ pub trait Engine: Send + Sync {
     fn caveat(&self, _: &State) -> Option<&'static str> {
         None
     }
-    /// Whether the engine stops jobs early by itself, as far as their owners consent ([`Job::stops`]).
+    /// Whether the engine itself applies the rules by which owners let their jobs stop early
+    /// ([`Job::stops`](crate::Job::stops)).
     fn stops_early(&self) -> bool {
         false
     }
