@@ -12,7 +12,8 @@ import org.junit.jupiter.api.Assertions;
 
 /** Waits for other processes. A failure has the awaited condition, with the ends of the processes' logs. */
 final class Await {
-    private static final Duration PATIENCE = Duration.ofSeconds(300);
+    /** Longer than the five minutes for which programs on a lost node train on while the sidecar is away. */
+    private static final Duration PATIENCE = Duration.ofSeconds(600);
     private static final int LINES = 8;
 
     private final List<Path> logs;
