@@ -20,6 +20,8 @@ use trainmaster_terminal::{
 
 /// Maximum characters of a note.
 const LONGEST_NOTE: usize = 1000;
+/// Maximum number of notes that are shown. The others are counted.
+const MOST_NOTES: usize = 8;
 /// Number of files from which a progress bar is shown.
 const FEW: usize = 8;
 
@@ -48,19 +50,19 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
         ProgressStyle::with_template("submitting {bar:30} {pos}/{len}")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
     );
-    let mut notes: BTreeSet<String> = BTreeSet::new();
+    let mut notes = Notes::default();
     for spec in &specs {
         let request = SubmitRequest { job: Some(job_from_spec(spec)), external: None };
         let reply = match jobs.submit(request).await {
             Ok(reply) => reply.into_inner(),
             Err(status) => {
                 bar.abandon();
-                notes.iter().for_each(|note| say(note));
+                notes.say();
                 return Err(daemon.failure(&status).about(&spec.name));
             }
         };
         bar.inc(1);
-        notes.extend(reply.notes);
+        reply.notes.into_iter().for_each(|note| notes.add(note));
         let submitted = Submitted {
             job: reply.job,
             name: spec.name.clone(),
@@ -73,10 +75,37 @@ pub(crate) async fn run(args: &SubmitArgs, server: &ServerArgs, output: Output) 
     if let Ok(status) = daemon.admin().status(StatusRequest {}).await
         && let Some(note) = idle(status.get_ref())
     {
-        notes.insert(note.to_owned());
+        say(note);
     }
-    notes.iter().for_each(|note| say(note));
+    notes.say();
     Ok(())
+}
+
+/// The daemon's notes on the jobs, each once.
+#[derive(Default)]
+struct Notes {
+    first: BTreeSet<String>,
+    more: u64,
+}
+
+impl Notes {
+    fn add(&mut self, note: String) {
+        if self.first.contains(&note) {
+            return;
+        }
+        if self.first.len() < MOST_NOTES {
+            self.first.insert(note);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn say(&self) {
+        self.first.iter().for_each(|note| say(note));
+        if self.more > 0 {
+            say(&format!("{} more notes aren't shown", self.more));
+        }
+    }
 }
 
 fn say(note: &str) {

@@ -117,7 +117,10 @@ impl jobs_server::Jobs for Part {
         let token = format!("secret-{number}");
         let shares = job.name.starts_with("shares").then(|| "engine mlfs: tasks share no GPU".to_owned());
         let own = (job.name == "shares-2").then(|| "shares-2: stop has no effect".to_owned());
-        let notes = shares.into_iter().chain(own).collect();
+        // As a hostile daemon would: many long ones, with control characters.
+        let many = if job.name == "noisy" { 1000 } else { 0 };
+        let noise = (0..many).map(|at| format!("\u{1b}[2J{at}{}", "x".repeat(1500)));
+        let notes = shares.into_iter().chain(own).chain(noise).collect();
         let next_decision_ms = Some(LONG_AGO);
         Ok(Response::new(v1::SubmitReply { job: number, token, next_decision_ms, notes }))
     }

@@ -339,6 +339,16 @@ fn what_an_engine_cannot_do_is_said_once() {
 }
 
 #[test]
+fn notes_are_few_short_and_printable() {
+    let daemon = Daemon::start(None);
+    let folder = TempDir::new().unwrap();
+    let ran = trainmaster(&daemon.address, &["submit", &job_file(folder.path(), "noisy").display().to_string()]);
+    assert_eq!((ran.code, ran.err.lines().count()), (0, 9), "{}", ran.err);
+    assert!(ran.err.ends_with("note: 992 more notes aren't shown\n"), "{}", ran.err);
+    assert!(!ran.err.contains('\u{1b}') && ran.err.len() < 9 * 1100, "{}", ran.err);
+}
+
+#[test]
 fn a_job_that_no_manager_starts_has_a_note() {
     let daemon = Daemon::start(None);
     trainmaster(&daemon.address, &["mode", "paused"]).works();

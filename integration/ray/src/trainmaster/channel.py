@@ -19,6 +19,7 @@ from .text import printable
 log = logging.getLogger("trainmaster")
 
 _CALL_SECONDS = 5.0
+_MOST_NOTES = 8
 _OPTIONS = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -102,7 +103,7 @@ class Jobs:
     def submit(self, job: Job) -> tuple[int, str]:
         """Submits a job. Returns its number, and its token for the feed."""
         reply = self._call(self._stub.Submit, jobs_pb2.SubmitRequest(job=job.message()))
-        for note in reply.notes:
+        for note in reply.notes[:_MOST_NOTES]:
             log.warning("%s", printable(note))
         return reply.job, reply.token
 
