@@ -42,9 +42,20 @@ def shared(binary: str) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(shared: Cluster) -> Cluster:
-    """The shared cluster with all raylets, even if the last test ended some."""
+    """The shared cluster with all raylets, even if the last test ended some, and with nothing in use.
+
+    Ray reports what ended workers held a moment after their group is gone.
+    """
     shared.mend()
+    wait_for("the end of what earlier tests use", _unused)
     return shared
+
+
+def _unused() -> bool:
+    import ray
+
+    total, free = ray.cluster_resources(), ray.available_resources()
+    return all(free.get(resource) == total.get(resource) for resource in ("CPU", "GPU"))
 
 
 def forget() -> None:
