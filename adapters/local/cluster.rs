@@ -188,6 +188,11 @@ impl Cluster {
         &self.name
     }
 
+    /// The number of devices of all servers.
+    pub(crate) fn device_count(&self) -> u32 {
+        self.servers.last().map_or(0, |last| last.first_device + last.devices.len() as u32)
+    }
+
     /// Time for a role to save a checkpoint after SIGTERM, unless the job's plan states one.
     pub fn grace(&self) -> Duration {
         self.grace
@@ -251,7 +256,7 @@ impl Cluster {
             if self.server(&name).is_some() {
                 return Err((of("name"), quoted(&name), "there is another server of this name".into()));
             }
-            let first_device = self.servers.last().map_or(0, |last| last.first_device + last.devices.len() as u32);
+            let first_device = self.device_count();
             self.servers.push(VirtualServer {
                 name,
                 capacity: capacity.clone(),

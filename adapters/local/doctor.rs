@@ -1,11 +1,13 @@
 //! Checks whether this machine can do what the cluster file states.
 
+use nvml_wrapper::error::NvmlError;
 use rustix::process::{Pid, PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 
 use super::{
     Options,
     cluster::{Cluster, machine_memory},
     command::{DEFAULT_PROGRAM, Programs},
+    gpus::Gpus,
     user::User,
 };
 use trainmaster_manager::{Check, Health};
@@ -25,6 +27,7 @@ pub fn doctor(cluster: &Cluster, options: &Options) -> Vec<Check> {
         limit("open files", Resource::Nofile, SPARE_FILES + slots(cluster)),
         limit("processes", Resource::Nproc, THREADS_PER_SLOT * slots(cluster)),
         memory(cluster),
+        gpus(cluster, Gpus::of_this_machine()),
     ]
 }
 
@@ -94,6 +97,18 @@ fn limit(name: &'static str, resource: Resource, wanted: u64) -> Check {
     }
 }
 
+/// Whether the use of the cluster's devices is measured. Emulated ones don't need it, so that nothing is wrong.
+fn gpus(cluster: &Cluster, measured: Result<Gpus, NvmlError>) -> Check {
+    let detail = match (cluster.device_count(), measured) {
+        (0, _) => "the cluster has none".into(),
+        (stated, Ok(gpus)) => format!("{stated} in the cluster; the driver measures {} of this machine", gpus.count()),
+        (stated, Err(error)) => {
+            format!("{stated} in the cluster, not measured by a driver ({error}): only programs that book them tell")
+        }
+    };
+    Check::new("GPUs", Health::Good, detail)
+}
+
 /// The virtual servers' total may exceed the machine, because local jobs often use less than they request. The check is
 /// only doubtful then.
 fn memory(cluster: &Cluster) -> Check {
@@ -105,5 +120,23 @@ fn memory(cluster: &Cluster) -> Check {
         }
         Some(there) => Check::new("memory", Health::Good, format!("{promised} MiB promised of {there} MiB")),
         None => Check::new("memory", Health::Doubtful, "/proc/meminfo can't be read".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_check_of_gpus_says_how_many_are_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let cluster = |text: &str| Cluster::parse(text, "test").unwrap();
+        let two = cluster("[[server]]\nname = \"a\"\ngpu = 2");
+        let found = gpus(&two, Ok(super::super::gpus::scripted(folder.path(), [1, 2]))).detail;
+        assert_eq!(found, "2 in the cluster; the driver measures 3 of this machine");
+        let found = gpus(&two, Err(NvmlError::DriverNotLoaded)).detail;
+        assert!(found.contains("not measured by a driver ("), "{found}");
+        let none = cluster("[[server]]\nname = \"a\"\ncpu = 2");
+        assert_eq!(gpus(&none, Err(NvmlError::DriverNotLoaded)).detail, "the cluster has none");
     }
 }

@@ -109,6 +109,8 @@ impl Launcher {
         set("TRAINMASTER_DEVICES", devices(0));
         // Virtual servers share one machine, whose devices are numbered consecutively.
         set("CUDA_VISIBLE_DEVICES", devices(first));
+        // As NVML numbers them. By default CUDA puts the fastest first.
+        set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
         set(MARKER, state.id().to_owned());
         if !run.token.0.is_empty() {
             set("TRAINMASTER_TOKEN", run.token.0.clone());

@@ -1,11 +1,12 @@
-//! Actual resource use of processes: CPU and memory from `/proc`, emulated devices from the programs' bookings.
+//! Actual resource use of processes: CPU and memory from `/proc`, emulated devices from the programs' bookings, real
+//! GPUs from their driver.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     io::Read as _,
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -18,6 +19,7 @@ use trainmaster_proto::{role_to_wire, v1};
 
 use super::{
     cluster::Cluster,
+    gpus::{Gpus, Load},
     logs,
     scan::{self, Place},
     slot::ProcessId,
@@ -31,6 +33,9 @@ const SILENT: u32 = 10;
 /// Maximum number of files read for a device, and maximum size of one in bytes.
 const MOST_BOOKED: usize = 4096;
 const LONGEST_BOOKED: u64 = 64;
+
+/// The name, among those of slots, of who uses a GPU without being one.
+const FOREIGN: &str = "";
 
 /// The name of a device's file with the time until which it is booked.
 const UNTIL: &str = "until";
@@ -57,6 +62,8 @@ pub(crate) struct Reading {
     used: BTreeMap<Place, (Duration, u64)>,
     /// By server and device.
     booked: BTreeMap<(String, u32), Booked>,
+    /// Of devices that are GPUs: busy time since the last reading in thousandths, by the name of who uses it.
+    gpus: BTreeMap<(String, u32), BTreeMap<String, u64>>,
     slots: Slots,
 }
 
@@ -91,6 +98,11 @@ impl Booked {
         booked
     }
 
+    /// Whether programs book this device, which is an emulated one then.
+    fn is_used(&self) -> bool {
+        !self.until.is_zero() || !self.tallies.is_empty()
+    }
+
     /// The booked time after `at`. Bookings have no gaps.
     fn outstanding(&self, at: Duration) -> Duration {
         self.until.saturating_sub(at)
@@ -98,38 +110,51 @@ impl Booked {
 }
 
 impl Reading {
-    /// Reads all counters of a state folder's processes, and of the devices in `devices`. Cost: O(processes of the
-    /// machine).
-    pub(crate) fn take(state_id: &str, cluster: &Cluster, devices: &Path, slots: Slots) -> Self {
+    /// Reads all counters of a state folder's processes, of the devices in `devices`, and of GPUs that nobody books
+    /// there. Cost: O(processes of the machine).
+    pub(crate) fn take(
+        state_id: &str,
+        cluster: &Cluster,
+        devices: &Path,
+        gpus: Option<&Mutex<Gpus>>,
+        slots: Slots,
+    ) -> Self {
         let groups: BTreeMap<i32, Place> = slots
             .iter()
             .map(|(id, slot)| (slot.group, Place { server: slot.placement.server.clone(), slot: Some(*id) }))
             .collect();
         let mut used: BTreeMap<Place, (Duration, u64)> = BTreeMap::new();
-        for (stat, place) in scan::processes(state_id) {
+        let mut owners: HashMap<i32, ProcessId> = HashMap::new();
+        for (pid, stat, place) in scan::processes(state_id) {
             let Some(place) = place.or_else(|| groups.get(&stat.group).cloned()) else { continue };
+            owners.extend(place.slot.map(|id| (pid, id)));
             let (cpu, memory) = used.entry(place).or_default();
             *cpu += stat.cpu;
             *memory += stat.memory;
         }
-        let of = cluster.servers().iter().flat_map(|server| {
-            let count = server.devices().len() as u32;
-            (0..count).map(|device| (server.name().to_owned(), device))
-        });
-        let booked = of.map(|(server, device)| {
-            let booked = Booked::read(&devices.join(&server).join(device.to_string()));
-            ((server, device), booked)
-        });
-        let booked = booked.collect();
-        Self { at: monotonic(), used, booked, slots }
+        let (mut booked, mut measured) = (BTreeMap::new(), BTreeMap::new());
+        let mut gpus = gpus.map(|gpus| gpus.lock().unwrap_or_else(PoisonError::into_inner));
+        for server in cluster.servers() {
+            for device in 0..server.devices().len() as u32 {
+                let key = (server.name().to_owned(), device);
+                let found = Booked::read(&devices.join(server.name()).join(device.to_string()));
+                if let (false, Some(gpus)) = (found.is_used(), &mut gpus) {
+                    let load = gpus.read(server.first_device() + device);
+                    measured.extend(load.map(|load| (key.clone(), users(&load, &owners, &slots, &key))));
+                }
+                booked.insert(key, found);
+            }
+        }
+        Self { at: monotonic(), used, booked, gpus: measured, slots }
     }
 
-    /// Whether a slot books all of its devices, if it has any.
+    /// Whether a slot's use of all of its devices is known, if it has any.
     fn says(&self, id: ProcessId) -> bool {
         let Some(Measured { placement, .. }) = self.slots.get(&id) else { return false };
         placement.devices.iter().all(|share| {
-            let booked = self.booked.get(&(placement.server.clone(), share.device));
-            booked.is_some_and(|booked| booked.tallies.contains_key(&tally(id)))
+            let key = (placement.server.clone(), share.device);
+            let booked = || self.booked.get(&key).is_some_and(|booked| booked.tallies.contains_key(&tally(id)));
+            self.gpus.contains_key(&key) || booked()
         })
     }
 }
@@ -225,7 +250,10 @@ fn between(last: &Reading, now: &Reading, known: &BTreeSet<ProcessId>, server: &
         let key = (server.to_owned(), device);
         let (before, booked) = (last.booked.get(&key), now.booked.get(&key));
         let (before, booked) = (before.cloned().unwrap_or_default(), booked.cloned().unwrap_or_default());
-        let parts = parts(&before, &booked, last.at, now.at);
+        let parts = match now.gpus.get(&key) {
+            Some(users) => users.iter().map(|(name, part)| (name.as_str(), *part)).collect(),
+            None => parts(&before, &booked, last.at, now.at),
+        };
         let mut busy: u64 = parts.iter().filter(|(name, _)| counts(slot_of(name))).map(|(_, part)| *part).sum();
         for (id, slot) in now.slots.iter().filter(|(id, slot)| slot.placement.server == server && known.contains(id)) {
             let Some(share) = slot.placement.devices.iter().find(|share| share.device == device) else { continue };
@@ -251,6 +279,32 @@ fn between(last: &Reading, now: &Reading, known: &BTreeSet<ProcessId>, server: &
         devices: total.shares(),
         slots: slot_uses.collect(),
     }
+}
+
+/// A GPU's busy time by the name of who uses it, in thousandths. All slots that were given the GPU have an entry. Where
+/// the driver doesn't tell processes apart, they have equal parts of what each was given.
+fn users(
+    load: &Load,
+    owners: &HashMap<i32, ProcessId>,
+    slots: &Slots,
+    (server, device): &(String, u32),
+) -> BTreeMap<String, u64> {
+    let given = slots.iter().filter(|(_, slot)| slot.placement.server == *server).filter_map(|(id, slot)| {
+        let share = slot.placement.devices.iter().find(|share| share.device == *device)?;
+        Some((tally(*id), if slot.rests { 0 } else { u64::from(share.milli) }))
+    });
+    let mut weights: BTreeMap<String, u64> = given.collect();
+    if !load.processes.is_empty() || weights.values().sum::<u64>() == 0 {
+        weights.values_mut().for_each(|weight| *weight = 0);
+        for (pid, weight) in &load.processes {
+            *weights.entry(owners.get(pid).map_or(FOREIGN.into(), |id| tally(*id))).or_default() += weight;
+        }
+        if load.processes.is_empty() {
+            weights.insert(FOREIGN.into(), 1);
+        }
+    }
+    let whole: u64 = weights.values().sum();
+    weights.into_iter().map(|(name, weight)| (name, load.busy * weight / whole.max(1))).collect()
 }
 
 /// A device's busy time for each booking process, in thousandths of the time between two readings.
@@ -415,6 +469,44 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_is_busy_for_whose_process_computes_on_it() {
+        use std::{os::unix::process::CommandExt as _, process::Command};
+        let folder = tempfile::tempdir().unwrap();
+        let cluster = cluster();
+        let mut child = Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
+        let gpus = Mutex::new(crate::local::gpus::scripted(folder.path(), [child.id(), std::process::id()]));
+        let own = Measured { group: child.id() as i32, ..slot(0, 1000) };
+        let others = [(worker(2, 0), slot(0, 500)), (worker(3, 0), slot(1, 500)), (worker(4, 0), slot(1, 250))];
+        let slots: Slots = [(worker(1, 0), own)].into_iter().chain(others).collect();
+        let read = || Reading::take("state", &cluster, folder.path(), Some(&gpus), slots.clone());
+        let users = |reading: &Reading, device| -> Vec<_> {
+            let users = reading.gpus.get(&("a".to_owned(), device)).cloned().unwrap_or_default();
+            users.into_iter().collect()
+        };
+        let name = |job| tally(worker(job, 0));
+        let first = read();
+        // 866 thousandths, as 90 to 30: a program that isn't a slot's computes there, too.
+        assert_eq!(users(&first, 0), [(FOREIGN.to_owned(), 216), (name(1), 649), (name(2), 0)]);
+        // This GPU's driver doesn't tell whose processes compute.
+        assert_eq!(users(&first, 1), [(name(3), 577), (name(4), 288)]);
+        let mut meter = Meter::new(cluster.clone());
+        assert_eq!(meter.compare(first), []);
+        let uses = meter.compare(read());
+        let used = use_of(&uses, "a");
+        assert_eq!(shares(&used.devices), [(0, 246 + 123), (1, 246 + 123)]);
+        let slots: Vec<_> = used.slots.iter().map(|slot| (slot.job, shares(&slot.devices))).collect();
+        let wanted = [(1, (0, 246)), (2, (0, 123)), (3, (1, 246)), (4, (1, 123))];
+        assert_eq!(slots, wanted.map(|(job, share)| (job, vec![share])), "known after one interval");
+        // Programs that book a device emulate it, whatever the real one does.
+        let device = folder.path().join("a/0");
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join(UNTIL), "1000").unwrap();
+        assert_eq!(users(&read(), 0), []);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn processes_that_burn_measure_more_than_those_that_sleep() {
         use std::{os::unix::process::CommandExt as _, process::Command};
         let cluster = cluster();
@@ -444,7 +536,7 @@ mod tests {
         let slots: Slots = (1..=3)
             .map(|job| (worker(job, 0), Measured { group: children[job as usize - 1].id() as i32, ..slot(0, 1000) }))
             .collect();
-        let read = || Reading::take(&state_id, &cluster, folder.path(), slots.clone());
+        let read = || Reading::take(&state_id, &cluster, folder.path(), None, slots.clone());
         let cpu = |reading: &Reading, slot: Option<ProcessId>| {
             reading.used.get(&Place { server: "a".into(), slot }).map_or(Duration::ZERO, |(cpu, _)| *cpu)
         };

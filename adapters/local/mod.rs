@@ -13,6 +13,7 @@ mod command;
 mod doctor;
 mod entry;
 mod fleet;
+mod gpus;
 mod launch;
 mod logs;
 mod measure;

@@ -81,13 +81,13 @@ pub(crate) fn marked(state_id: &str) -> Vec<Marked> {
     .collect()
 }
 
-/// Returns all processes of the machine, including zombies, each with its place if it has one.
-pub(crate) fn processes(state_id: &str) -> impl Iterator<Item = (Stat, Option<Place>)> {
+/// Returns all processes of the machine with their pids, including zombies, each with its place if it has one.
+pub(crate) fn processes(state_id: &str) -> impl Iterator<Item = (i32, Stat, Option<Place>)> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(move |pid| {
         let environ = environ(pid).unwrap_or_default();
-        Some((stat(pid)?, parse_place(&environ, state_id)))
+        Some((pid, stat(pid)?, parse_place(&environ, state_id)))
     })
 }
 

@@ -45,6 +45,7 @@ async fn a_job_starts_with_its_environment_and_completes() {
         "TRAINMASTER_ORPHAN_GRACE_MS=300000",
         "TRAINMASTER_DEVICES=1",
         "CUDA_VISIBLE_DEVICES=1",
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID",
         "TRAINMASTER_UPLOAD_MS=1500",
         &format!("TRAINMASTER_CHECKPOINT_DIR={}", checkpoints.display()),
         &format!("TRAINMASTER_DATA_DIR={}", checkpoints.with_file_name("data").join("a").display()),
