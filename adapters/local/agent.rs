@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -21,7 +21,7 @@ use super::{
     cluster::Cluster,
     command::Programs,
     fleet::{Action, Adopted, Exit, Failure, Fleet, Policy, plan::Resolve},
-    gpus::Gpus,
+    gpus::Reader,
     launch::{Launcher, SlotLaunch},
     logs,
     measure::{self, Measured, Meter, Reading},
@@ -86,8 +86,8 @@ struct Agent {
     /// Dropping it leaves the processes running.
     watches: JoinSet<(ProcessId, Exit)>,
     meter: Meter,
-    /// Opened by the first measurement, because a driver can take long.
-    gpus: Arc<OnceLock<Option<Mutex<Gpus>>>>,
+    /// `None` if devices are emulated.
+    gpus: Option<Arc<Mutex<Reader>>>,
     /// Time of the next measurement.
     measure_at: Instant,
     /// Readings in progress, outside the main loop.
@@ -140,7 +140,7 @@ impl Agent {
             launcher: Launcher { feed: options.feed.clone(), orphan_grace: options.orphan_grace },
             fleet: Fleet::new(cluster.clone(), policy, Resolve::by(move |text| programs.resolve(text)), adopted),
             meter: Meter::new(cluster.clone()),
-            gpus: Arc::default(),
+            gpus: (cluster.real_gpus() > 0).then(|| Arc::new(Mutex::new(Reader::start()))),
             measure_at: Instant::now(),
             readings: JoinSet::new(),
             cluster,
@@ -202,11 +202,7 @@ impl Agent {
         let (slots, cluster) = (slots.collect(), self.cluster.clone());
         let (state_id, devices) = (self.state.id().to_owned(), self.state.devices());
         let gpus = self.gpus.clone();
-        self.readings.spawn_blocking(move || {
-            let gpus =
-                gpus.get_or_init(|| (cluster.device_count() > 0).then(Gpus::of_this_machine)?.ok().map(Mutex::new));
-            Reading::take(&state_id, &cluster, &devices, gpus.as_ref(), slots)
-        });
+        self.readings.spawn_blocking(move || Reading::take(&state_id, &cluster, &devices, gpus.as_deref(), slots));
     }
 
     fn measured(&mut self, reading: Reading, outbox: &Outbox) {

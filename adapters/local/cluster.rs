@@ -45,6 +45,7 @@ pub struct Cluster {
     grace: Duration,
     measure: Option<Duration>,
     device_milli: u64,
+    real_gpus: bool,
     run_as: Option<RunAs>,
     servers: Vec<VirtualServer>,
 }
@@ -68,6 +69,8 @@ struct File {
     /// The alias is the former name.
     #[serde(alias = "overbook")]
     oversubscribe: Option<f64>,
+    #[serde(default)]
+    real_gpus: bool,
     user: Option<String>,
     folder: Option<PathBuf>,
     #[serde(default)]
@@ -148,7 +151,8 @@ impl Cluster {
                 return Err(("folder".into(), quoted(&folder.to_string_lossy()), problem.into()));
             }
         };
-        let mut cluster = Self { name, grace, measure, device_milli, run_as, servers: Vec::new() };
+        let real_gpus = file.real_gpus;
+        let mut cluster = Self { name, grace, measure, device_milli, real_gpus, run_as, servers: Vec::new() };
         for table in file.server {
             cluster.add(table)?;
         }
@@ -180,12 +184,18 @@ impl Cluster {
             first_device: 0,
         };
         let (name, grace) = ("local".into(), Duration::from_secs(10));
-        Self { name, grace, measure: Some(MEASURE), device_milli: 1000, run_as: None, servers: vec![server] }
+        let measure = Some(MEASURE);
+        Self { name, grace, measure, device_milli: 1000, real_gpus: true, run_as: None, servers: vec![server] }
     }
 
     /// The manager's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The number of devices that are this machine's GPUs, which their driver measures. The others are emulated.
+    pub(crate) fn real_gpus(&self) -> u32 {
+        if self.real_gpus { self.device_count() } else { 0 }
     }
 
     /// The number of devices of all servers.

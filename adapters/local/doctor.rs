@@ -1,13 +1,12 @@
 //! Checks whether this machine can do what the cluster file states.
 
-use nvml_wrapper::error::NvmlError;
 use rustix::process::{Pid, PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 
 use super::{
     Options,
     cluster::{Cluster, machine_memory},
     command::{DEFAULT_PROGRAM, Programs},
-    gpus::Gpus,
+    gpus::Reader,
     user::User,
 };
 use trainmaster_manager::{Check, Health};
@@ -27,7 +26,7 @@ pub fn doctor(cluster: &Cluster, options: &Options) -> Vec<Check> {
         limit("open files", Resource::Nofile, SPARE_FILES + slots(cluster)),
         limit("processes", Resource::Nproc, THREADS_PER_SLOT * slots(cluster)),
         memory(cluster),
-        gpus(cluster, Gpus::of_this_machine()),
+        gpus(cluster, Reader::start),
     ]
 }
 
@@ -97,16 +96,25 @@ fn limit(name: &'static str, resource: Resource, wanted: u64) -> Check {
     }
 }
 
-/// Whether the use of the cluster's devices is measured. Emulated ones don't need it, so that nothing is wrong.
-fn gpus(cluster: &Cluster, measured: Result<Gpus, NvmlError>) -> Check {
-    let detail = match (cluster.device_count(), measured) {
-        (0, _) => "the cluster has none".into(),
-        (stated, Ok(gpus)) => format!("{stated} in the cluster; the driver measures {} of this machine", gpus.count()),
-        (stated, Err(error)) => {
-            format!("{stated} in the cluster, not measured by a driver ({error}): only programs that book them tell")
-        }
-    };
-    Check::new("GPUs", Health::Good, detail)
+/// How many of the cluster's GPUs their driver measures.
+fn gpus(cluster: &Cluster, reader: impl FnOnce() -> Reader) -> Check {
+    let found = |verdict, detail| Check::new("GPUs", verdict, detail);
+    match (cluster.real_gpus(), cluster.device_count()) {
+        (_, 0) => found(Health::Good, "the cluster has none".into()),
+        (0, devices) => found(Health::Good, format!("{devices} emulated; real_gpus = true: this machine's")),
+        (stated, _) => match reader().read(stated).iter().flatten().count() {
+            measured if measured == stated as usize => {
+                found(Health::Good, format!("the driver measures the use of all {stated}"))
+            }
+            measured => {
+                let detail = format!(
+                    "the driver measures the use of {measured} of {stated}; of the others, jobs count as using all \
+                     that they were given"
+                );
+                found(Health::Doubtful, detail)
+            }
+        },
+    }
 }
 
 /// The virtual servers' total may exceed the machine, because local jobs often use less than they request. The check is
@@ -125,18 +133,23 @@ fn memory(cluster: &Cluster) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::gpus::scripted, *};
 
     #[test]
     fn the_check_of_gpus_says_how_many_are_measured() {
         let folder = tempfile::tempdir().unwrap();
-        let cluster = |text: &str| Cluster::parse(text, "test").unwrap();
-        let two = cluster("[[server]]\nname = \"a\"\ngpu = 2");
-        let found = gpus(&two, Ok(super::super::gpus::scripted(folder.path(), [1, 2]))).detail;
-        assert_eq!(found, "2 in the cluster; the driver measures 3 of this machine");
-        let found = gpus(&two, Err(NvmlError::DriverNotLoaded)).detail;
-        assert!(found.contains("not measured by a driver ("), "{found}");
-        let none = cluster("[[server]]\nname = \"a\"\ncpu = 2");
-        assert_eq!(gpus(&none, Err(NvmlError::DriverNotLoaded)).detail, "the cluster has none");
+        let check = |text: &str| {
+            let text = format!("{text}\n[[server]]\nname = \"a\"\ncpu = 2");
+            let check = gpus(&Cluster::parse(&text, "test").unwrap(), || scripted(folder.path(), [1, 2], 0));
+            (check.verdict, check.detail)
+        };
+        let server = |gpus: u32| format!("[[server]]\nname = \"g\"\ngpu = {gpus}");
+        assert_eq!(check("real_gpus = true"), (Health::Good, "the cluster has none".into()));
+        assert_eq!(check(&server(2)), (Health::Good, "2 emulated; real_gpus = true: this machine's".into()));
+        let real = |gpus| check(&format!("real_gpus = true\n{}", server(gpus)));
+        assert_eq!(real(2), (Health::Good, "the driver measures the use of all 2".into()));
+        let (verdict, detail) = real(4);
+        assert_eq!(verdict, Health::Doubtful);
+        assert!(detail.starts_with("the driver measures the use of 2 of 4; "), "{detail}");
     }
 }

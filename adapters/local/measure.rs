@@ -2,7 +2,7 @@
 //! GPUs from their driver.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs,
     io::Read as _,
     path::Path,
@@ -19,7 +19,7 @@ use trainmaster_proto::{role_to_wire, v1};
 
 use super::{
     cluster::Cluster,
-    gpus::{Gpus, Load},
+    gpus::{Load, Reader},
     logs,
     scan::{self, Place},
     slot::ProcessId,
@@ -62,8 +62,12 @@ pub(crate) struct Reading {
     used: BTreeMap<Place, (Duration, u64)>,
     /// By server and device.
     booked: BTreeMap<(String, u32), Booked>,
-    /// Of devices that are GPUs: busy time since the last reading in thousandths, by the name of who uses it.
-    gpus: BTreeMap<(String, u32), BTreeMap<String, u64>>,
+    /// By server and device: the use of real GPUs since the last reading, where their driver tells it.
+    gpus: BTreeMap<(String, u32), Load>,
+    /// The slots' processes.
+    owners: HashMap<i32, ProcessId>,
+    /// All processes of this machine.
+    pids: HashSet<i32>,
     slots: Slots,
 }
 
@@ -98,11 +102,6 @@ impl Booked {
         booked
     }
 
-    /// Whether programs book this device, which is an emulated one then.
-    fn is_used(&self) -> bool {
-        !self.until.is_zero() || !self.tallies.is_empty()
-    }
-
     /// The booked time after `at`. Bookings have no gaps.
     fn outstanding(&self, at: Duration) -> Duration {
         self.until.saturating_sub(at)
@@ -110,42 +109,45 @@ impl Booked {
 }
 
 impl Reading {
-    /// Reads all counters of a state folder's processes, of the devices in `devices`, and of GPUs that nobody books
-    /// there. Cost: O(processes of the machine).
+    /// Reads all counters of a state folder's processes, and of the devices: by `gpus` if they are real, else in the
+    /// folder `devices`. Cost: O(processes of the machine).
     pub(crate) fn take(
         state_id: &str,
         cluster: &Cluster,
         devices: &Path,
-        gpus: Option<&Mutex<Gpus>>,
+        gpus: Option<&Mutex<Reader>>,
         slots: Slots,
     ) -> Self {
         let groups: BTreeMap<i32, Place> = slots
             .iter()
             .map(|(id, slot)| (slot.group, Place { server: slot.placement.server.clone(), slot: Some(*id) }))
             .collect();
-        let mut used: BTreeMap<Place, (Duration, u64)> = BTreeMap::new();
-        let mut owners: HashMap<i32, ProcessId> = HashMap::new();
+        let mut reading = Self { slots, ..Self::default() };
         for (pid, stat, place) in scan::processes(state_id) {
-            let Some(place) = place.or_else(|| groups.get(&stat.group).cloned()) else { continue };
-            owners.extend(place.slot.map(|id| (pid, id)));
-            let (cpu, memory) = used.entry(place).or_default();
+            reading.pids.insert(pid);
+            // A program can change its environment, but not that the adapter started its group.
+            let Some(place) = groups.get(&stat.group).cloned().or(place) else { continue };
+            reading.owners.extend(place.slot.map(|id| (pid, id)));
+            let (cpu, memory) = reading.used.entry(place).or_default();
             *cpu += stat.cpu;
             *memory += stat.memory;
         }
-        let (mut booked, mut measured) = (BTreeMap::new(), BTreeMap::new());
-        let mut gpus = gpus.map(|gpus| gpus.lock().unwrap_or_else(PoisonError::into_inner));
-        for server in cluster.servers() {
-            for device in 0..server.devices().len() as u32 {
-                let key = (server.name().to_owned(), device);
-                let found = Booked::read(&devices.join(server.name()).join(device.to_string()));
-                if let (false, Some(gpus)) = (found.is_used(), &mut gpus) {
-                    let load = gpus.read(server.first_device() + device);
-                    measured.extend(load.map(|load| (key.clone(), users(&load, &owners, &slots, &key))));
-                }
-                booked.insert(key, found);
-            }
+        let of = cluster.servers().iter().flat_map(|server| {
+            let count = server.devices().len() as u32;
+            (0..count).map(|device| (server.name().to_owned(), device))
+        });
+        if let Some(gpus) = gpus {
+            let loads = gpus.lock().unwrap_or_else(PoisonError::into_inner).read(cluster.device_count());
+            reading.gpus = of.zip(loads).filter_map(|(key, load)| Some((key, load?))).collect();
+        } else {
+            let booked = of.map(|(server, device)| {
+                let booked = Booked::read(&devices.join(&server).join(device.to_string()));
+                ((server, device), booked)
+            });
+            reading.booked = booked.collect();
         }
-        Self { at: monotonic(), used, booked, gpus: measured, slots }
+        reading.at = monotonic();
+        reading
     }
 
     /// Whether a slot's use of all of its devices is known, if it has any.
@@ -250,7 +252,8 @@ fn between(last: &Reading, now: &Reading, known: &BTreeSet<ProcessId>, server: &
         let key = (server.to_owned(), device);
         let (before, booked) = (last.booked.get(&key), now.booked.get(&key));
         let (before, booked) = (before.cloned().unwrap_or_default(), booked.cloned().unwrap_or_default());
-        let parts = match now.gpus.get(&key) {
+        let users = now.gpus.get(&key).map(|load| users(load, last, now, &key));
+        let parts = match &users {
             Some(users) => users.iter().map(|(name, part)| (name.as_str(), *part)).collect(),
             None => parts(&before, &booked, last.at, now.at),
         };
@@ -282,26 +285,31 @@ fn between(last: &Reading, now: &Reading, known: &BTreeSet<ProcessId>, server: &
 }
 
 /// A GPU's busy time by the name of who uses it, in thousandths. All slots that were given the GPU have an entry. Where
-/// the driver doesn't tell processes apart, they have equal parts of what each was given.
-fn users(
-    load: &Load,
-    owners: &HashMap<i32, ProcessId>,
-    slots: &Slots,
-    (server, device): &(String, u32),
-) -> BTreeMap<String, u64> {
-    let given = slots.iter().filter(|(_, slot)| slot.placement.server == *server).filter_map(|(id, slot)| {
+/// the driver can't tell processes apart, each gets a part in proportion to what it was given.
+fn users(load: &Load, last: &Reading, now: &Reading, (server, device): &(String, u32)) -> BTreeMap<String, u64> {
+    let given = now.slots.iter().filter(|(_, slot)| slot.placement.server == *server).filter_map(|(id, slot)| {
         let share = slot.placement.devices.iter().find(|share| share.device == *device)?;
         Some((tally(*id), if slot.rests { 0 } else { u64::from(share.milli) }))
     });
     let mut weights: BTreeMap<String, u64> = given.collect();
-    if !load.processes.is_empty() || weights.values().sum::<u64>() == 0 {
-        weights.values_mut().for_each(|weight| *weight = 0);
-        for (pid, weight) in &load.processes {
-            *weights.entry(owners.get(pid).map_or(FOREIGN.into(), |id| tally(*id))).or_default() += weight;
+    // In a container the driver names the host's processes.
+    let of_here = |pid: &i32| now.pids.contains(pid) || last.pids.contains(pid);
+    match load.processes.as_ref().filter(|processes| processes.is_empty() || processes.keys().any(of_here)) {
+        Some(processes) => {
+            weights.values_mut().for_each(|weight| *weight = 0);
+            for (pid, weight) in processes {
+                let owner = now.owners.get(pid).or_else(|| last.owners.get(pid));
+                let slot = owner.filter(|id| now.slots.contains_key(id) || last.slots.contains_key(id));
+                *weights.entry(slot.map_or(FOREIGN.into(), |id| tally(*id))).or_default() += weight;
+            }
+            // Nobody's samples came yet.
+            if processes.is_empty() {
+                weights.insert(FOREIGN.into(), 1);
+            }
         }
-        if load.processes.is_empty() {
-            weights.insert(FOREIGN.into(), 1);
-        }
+        // The slots there rest.
+        None if weights.values().all(|weight| *weight == 0) => _ = weights.insert(FOREIGN.into(), 1),
+        None => {}
     }
     let whole: u64 = weights.values().sum();
     weights.into_iter().map(|(name, weight)| (name, load.busy * weight / whole.max(1))).collect()
@@ -468,42 +476,94 @@ mod tests {
         assert_eq!(shares(&use_of(&meter.compare(silent), "a").devices), []);
     }
 
+    fn gpu(busy: u64, processes: Option<&[(i32, u64)]>) -> BTreeMap<(String, u32), Load> {
+        let processes = processes.map(|processes| processes.iter().copied().collect());
+        BTreeMap::from([(("a".to_owned(), 0), Load { busy, processes })])
+    }
+
+    /// Slots of three jobs on one GPU: each has a process of its number, and process 9 isn't a slot's.
+    fn on_a_gpu() -> (Reading, Reading) {
+        let slots = [(worker(1, 0), slot(0, 500)), (worker(2, 0), slot(0, 250)), (worker(3, 0), slot(0, 250))];
+        let owners = (1..=3).map(|job| (job, worker(job as u64, 0))).collect();
+        let first = Reading { pids: (1..=9).collect(), owners, ..reading(SECOND, &slots) };
+        (first.clone(), Reading { at: 2 * SECOND, ..first })
+    }
+
+    fn on_the_gpu(first: Reading, second: Reading) -> (u32, Vec<(u64, u32)>) {
+        let mut meter = Meter::new(cluster());
+        meter.compare(first);
+        let uses = meter.compare(second);
+        let milli = |shares: &[v1::DeviceShare]| shares.iter().map(|share| share.milli).sum();
+        let used = use_of(&uses, "a");
+        (milli(&used.devices), used.slots.iter().map(|slot| (slot.job, milli(&slot.devices))).collect())
+    }
+
     #[test]
     fn a_gpu_is_busy_for_whose_process_computes_on_it() {
+        let (first, mut second) = on_a_gpu();
+        second.gpus = gpu(800, Some(&[(1, 90), (2, 30), (9, 40)]));
+        assert_eq!(on_the_gpu(first, second), (800, vec![(1, 450), (2, 150), (3, 0)]), "the rest is a stranger's");
+    }
+
+    #[test]
+    fn without_samples_of_processes_the_load_is_nobodys() {
+        let (first, mut second) = on_a_gpu();
+        second.gpus = gpu(300, Some(&[]));
+        assert_eq!(on_the_gpu(first, second), (300, vec![(1, 0), (2, 0), (3, 0)]));
+    }
+
+    #[test]
+    fn where_a_driver_cannot_tell_slots_get_parts_by_what_they_were_given() {
+        // It doesn't tell, or it names another machine's processes: the host's of a container.
+        for processes in [None, Some(&[(700_000, 50)][..])] {
+            let (first, mut second) = on_a_gpu();
+            second.slots.get_mut(&worker(3, 0)).unwrap().rests = true;
+            second.gpus = gpu(600, processes);
+            assert_eq!(on_the_gpu(first, second), (600, vec![(1, 400), (2, 200), (3, 0)]));
+        }
+    }
+
+    #[test]
+    fn who_ended_during_the_interval_is_no_stranger() {
+        let (first, mut second) = on_a_gpu();
+        second.gpus = gpu(900, Some(&[(1, 1), (2, 2)]));
+        // A child of job 1's slot, and job 2's slot.
+        second.owners.retain(|pid, _| *pid == 3);
+        second.slots.remove(&worker(2, 0));
+        assert_eq!(on_the_gpu(first, second), (300, vec![(1, 300), (3, 0)]), "an ended slot isn't in the total");
+    }
+
+    #[test]
+    fn a_process_cannot_hide_its_use_behind_another_slots_name() {
+        let (first, mut second) = on_a_gpu();
+        second.owners.insert(9, worker(77, 0));
+        second.gpus = gpu(500, Some(&[(9, 10)]));
+        assert_eq!(on_the_gpu(first, second), (500, vec![(1, 0), (2, 0), (3, 0)]));
+    }
+
+    #[test]
+    fn real_gpus_are_read_from_their_driver() {
         use std::{os::unix::process::CommandExt as _, process::Command};
         let folder = tempfile::tempdir().unwrap();
-        let cluster = cluster();
-        let mut child = Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
-        let gpus = Mutex::new(crate::local::gpus::scripted(folder.path(), [child.id(), std::process::id()]));
-        let own = Measured { group: child.id() as i32, ..slot(0, 1000) };
-        let others = [(worker(2, 0), slot(0, 500)), (worker(3, 0), slot(1, 500)), (worker(4, 0), slot(1, 250))];
-        let slots: Slots = [(worker(1, 0), own)].into_iter().chain(others).collect();
-        let read = || Reading::take("state", &cluster, folder.path(), Some(&gpus), slots.clone());
-        let users = |reading: &Reading, device| -> Vec<_> {
-            let users = reading.gpus.get(&("a".to_owned(), device)).cloned().unwrap_or_default();
-            users.into_iter().collect()
-        };
-        let name = |job| tally(worker(job, 0));
-        let first = read();
-        // 866 thousandths, as 90 to 30: a program that isn't a slot's computes there, too.
-        assert_eq!(users(&first, 0), [(FOREIGN.to_owned(), 216), (name(1), 649), (name(2), 0)]);
-        // This GPU's driver doesn't tell whose processes compute.
-        assert_eq!(users(&first, 1), [(name(3), 577), (name(4), 288)]);
-        let mut meter = Meter::new(cluster.clone());
-        assert_eq!(meter.compare(first), []);
-        let uses = meter.compare(read());
-        let used = use_of(&uses, "a");
-        assert_eq!(shares(&used.devices), [(0, 246 + 123), (1, 246 + 123)]);
-        let slots: Vec<_> = used.slots.iter().map(|slot| (slot.job, shares(&slot.devices))).collect();
-        let wanted = [(1, (0, 246)), (2, (0, 123)), (3, (1, 246)), (4, (1, 123))];
-        assert_eq!(slots, wanted.map(|(job, share)| (job, vec![share])), "known after one interval");
-        // Programs that book a device emulate it, whatever the real one does.
-        let device = folder.path().join("a/0");
-        fs::create_dir_all(&device).unwrap();
-        fs::write(device.join(UNTIL), "1000").unwrap();
-        assert_eq!(users(&read(), 0), []);
+        let text = "real_gpus = true\n[[server]]\nname = \"a\"\ngpu = 1\n[[server]]\nname = \"b\"\ngpu = 3";
+        let cluster = Cluster::parse(text, "test").unwrap();
+        let mut child = Command::new("sleep");
+        // It says that it is another job's.
+        child.arg("600").process_group(0).envs([(scan::MARKER, "state"), ("TRAINMASTER_SERVER", "b")]);
+        child.envs([("TRAINMASTER_JOB", "2"), ("TRAINMASTER_INCARNATION", "1"), ("TRAINMASTER_ROLE", "worker")]);
+        let mut child = child.env("TRAINMASTER_INDEX", "0").spawn().unwrap();
+        let pids = [child.id(), std::process::id()];
+        let gpus = Mutex::new(crate::local::gpus::scripted(folder.path(), pids, 0));
+        let own = (worker(1, 0), Measured { group: child.id() as i32, ..slot(0, 1000) });
+        let found = Reading::take("state", &cluster, folder.path(), Some(&gpus), [own].into());
         child.kill().unwrap();
         child.wait().unwrap();
+        let processes = BTreeMap::from([(pids[0] as i32, 90), (pids[1] as i32, 30)]);
+        let gpu = |server: &str, device, processes| ((server.to_owned(), device), Load { busy: 800, processes });
+        // The third GPU of the machine tells nothing, and there is no fourth.
+        assert_eq!(found.gpus, BTreeMap::from([gpu("a", 0, Some(processes)), gpu("b", 0, None)]));
+        assert_eq!(found.owners.get(&(pids[0] as i32)), Some(&worker(1, 0)), "the adapter started its group");
+        assert!(found.pids.contains(&(pids[1] as i32)) && found.booked.is_empty());
     }
 
     #[test]

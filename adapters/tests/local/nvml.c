@@ -1,11 +1,12 @@
-// Functions of NVML with scripted answers, for tests on machines without GPUs. FIRST and SECOND are pids.
-// The layouts are those of NVIDIA's nvml.h.
+// Functions of NVML with scripted answers, for tests on machines without GPUs. FIRST and SECOND are pids. Samples take
+// WAIT seconds. The layouts are those of NVIDIA's nvml.h.
 #include <stddef.h>
+#include <unistd.h>
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 
 typedef struct {
-    int index;
+    unsigned bus;
 } Device;
 
 typedef struct {
@@ -19,10 +20,23 @@ typedef struct {
     unsigned sm, memory, encoder, decoder;
 } ProcessSample;
 
-static Device devices[3] = {{0}, {1}, {2}};
-static const Sample samples[] = {{1000, 100}, {2000, 200}, {3000, 60}};
+typedef struct {
+    char old_name[16];
+    unsigned domain, bus, device, id, subsystem;
+    char name[32];
+} Place;
+
+// The library's order isn't that of the bus.
+static Device devices[3] = {{7}, {9}, {5}};
+static const unsigned TELLS = 5, NOTHING = 9;
+static const Sample samples[] = {{1000, 100}, {2000, 4000}, {3000, 60}};
 static const ProcessSample processes[] = {
-    {FIRST, 1500, 60, 5, 0, 0}, {FIRST, 2500, 30, 5, 0, 0}, {SECOND, 2500, 30, 5, 0, 0}, {0, 2600, 7, 0, 0, 0},
+    {FIRST, 1500, 60, 5, 0, 0},
+    {FIRST, 2500, 30, 5, 0, 0},
+    {SECOND, 2500, 30, 5, 0, 0},
+    {0, 2600, 7, 0, 0, 0},
+    {SECOND, 2600, 2147483632, 0, 0, 0},
+    {SECOND, 1ull << 62, 50, 0, 0, 0},
 };
 
 int nvmlInit_v2(void) { return SUCCESS; }
@@ -40,10 +54,16 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetPciInfo_v3(Device *device, Place *place) {
+    *place = (Place){.bus = device->bus, .name = "0000:00:00.0", .old_name = "0000:00:00.0"};
+    return SUCCESS;
+}
+
 // A driver answers with the number of samples if there is no room for them.
 int nvmlDeviceGetSamples(Device *device, int kind, unsigned long long after, unsigned *type, unsigned *count,
                          Sample *into) {
-    if (device->index == 2) return NOT_SUPPORTED;
+    sleep(WAIT);
+    if (device->bus == NOTHING) return NOT_SUPPORTED;
     if (kind != 1) return INVALID_ARGUMENT;
     unsigned found = 0;
     for (size_t at = 0; at < sizeof samples / sizeof *samples; at++) {
@@ -58,14 +78,14 @@ int nvmlDeviceGetSamples(Device *device, int kind, unsigned long long after, uns
 }
 
 int nvmlDeviceGetUtilizationRates(Device *device, unsigned rates[2]) {
-    if (device->index == 2) return NOT_SUPPORTED;
+    if (device->bus == NOTHING) return NOT_SUPPORTED;
     rates[0] = 37;
     rates[1] = 5;
     return SUCCESS;
 }
 
 int nvmlDeviceGetProcessUtilization(Device *device, ProcessSample *into, unsigned *count, unsigned long long after) {
-    if (device->index != 0) return NOT_SUPPORTED;
+    if (device->bus != TELLS) return NOT_SUPPORTED;
     unsigned found = 0;
     for (size_t at = 0; at < sizeof processes / sizeof *processes; at++) {
         if (processes[at].time <= after) continue;

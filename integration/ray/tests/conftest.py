@@ -47,15 +47,20 @@ def cluster(shared: Cluster) -> Cluster:
     Ray reports what ended workers held a moment after their group is gone.
     """
     shared.mend()
-    wait_for("the end of what earlier tests use", _unused)
+    whole = {"CPU": 8.0 * len(shared.nodes), "GPU": 2.0 * len(shared.nodes)}
+    try:
+        wait_for("an unused cluster", lambda: _free() == (whole, whole), patience=60)
+    except TimeoutError as error:
+        raise AssertionError(f"of {whole} an earlier test left (there, free): {_free()}") from error
     return shared
 
 
-def _unused() -> bool:
+def _free() -> tuple[dict[str, float], dict[str, float]]:
+    """What the cluster has, and what of it is free."""
     import ray
 
-    total, free = ray.cluster_resources(), ray.available_resources()
-    return all(free.get(resource) == total.get(resource) for resource in ("CPU", "GPU"))
+    there, free = ray.cluster_resources(), ray.available_resources()
+    return {name: there.get(name, 0) for name in ("CPU", "GPU")}, {name: free.get(name, 0) for name in ("CPU", "GPU")}
 
 
 def forget() -> None:
