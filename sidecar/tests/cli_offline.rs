@@ -121,6 +121,62 @@ fn wrong_usage_exits_with_2() {
     trainmaster(folder.path(), &["--json", "demo"]).fails(2, &["demo --json FILE"]);
 }
 
+/// Rows of groups whose network between servers is slower than within one.
+fn groups() -> String {
+    let mut text = "w,nodes,local_bsz,speed\n".to_owned();
+    for (w, nodes) in [(1.0_f64, 1), (2.0, 1), (4.0, 1), (8.0, 1), (2.0, 2), (4.0, 2), (8.0, 2), (8.0, 8), (16.0, 4)] {
+        for batch in [16.0, 32.0, 64.0] {
+            let network = match (w > 1.0, nodes) {
+                (false, _) => 0.0,
+                (true, 1) => 0.02 + 0.001 * w,
+                (true, _) => 0.3 + 0.005 * w,
+            };
+            text += &format!("{w},{nodes},{batch},{}\n", 1.0 / (0.05 + 0.004 * batch + network));
+        }
+    }
+    text
+}
+
+#[test]
+fn speeds_of_groups_follow_the_networks_levels() {
+    let all = ["fit", "speed", "--csv", "data.csv", "--mode", "allreduce", "--json"];
+    let sampled = [&all[..], &["--sample", "12"]].concat();
+    let levels = with_file(&groups(), &sampled).json();
+    assert!(levels["gamma"].as_f64().unwrap() > 1.0 && levels.get("cross").is_none(), "{levels}");
+    assert_eq!((numbers(&levels["theta"]).len(), levels["points_used"].as_u64()), (6, Some(12)));
+    assert!(levels["mape_unseen"].as_f64().unwrap() < 0.1, "{levels}");
+    assert!((0.5..=1.0).contains(&levels["covered_unseen"].as_f64().unwrap()), "{levels}");
+    assert!(levels["next"]["nodes"].as_u64().unwrap() <= levels["next"]["workers"].as_u64().unwrap(), "{levels}");
+    let chosen = with_file(&groups(), &[&sampled[..], &["--choose"]].concat()).json();
+    assert!(chosen["mape_unseen"].as_f64().unwrap() < 0.1, "{chosen}");
+    let told = with_file(&groups(), &["fit", "speed", "--csv", "data.csv", "--mode", "allreduce", "--sample", "12"]);
+    assert!(told.out.contains("θ5") && told.out.contains("intervals of 90 %"), "{}", told.out);
+
+    // Without the servers, and as published, it is the other form, which can't explain these rows.
+    let without = groups().replace("nodes", "hosts");
+    let form = with_file(&without, &sampled).json();
+    assert!(form.get("gamma").is_none() && numbers(&form["theta"]).len() == 4, "{form}");
+    assert!(form["mape_unseen"].as_f64() > levels["mape_unseen"].as_f64(), "{form} {levels}");
+    assert!(with_file(&groups(), &[&all[..], &["--paper"]].concat()).json().get("gamma").is_none());
+    // Rows that the other form explains exactly.
+    let theta = [0.004, 0.02, 0.5, 0.01];
+    let exact = |w: f64, n: u32, m: f64| {
+        let time = theta[0] * m + theta[1] + theta[2] * (w - 1.0) / w + theta[3] * w;
+        format!("{w},{n},{m},{}\n", 1.0 / time)
+    };
+    let rows = [(1.0, 1), (2.0, 1), (2.0, 2), (3.0, 1), (4.0, 4), (6.0, 2), (8.0, 1), (12.0, 3), (16.0, 4)];
+    let rows = rows.iter().flat_map(|(w, n)| [8.0, 64.0].map(|m| exact(*w, *n, m)));
+    let fit = with_file(&rows.fold("w,nodes,local_bsz,speed\n".to_owned(), |text, row| text + &row), &all).json();
+    assert!(fit.get("gamma").is_none() && fit["mape_all"].as_f64().unwrap() < 0.01, "{fit}");
+
+    let args = ["fit", "speed", "--csv", "data.csv", "--mode", "allreduce"];
+    with_file("w,nodes,speed\n2,2,1\n4,5,2\n", &args).fails(1, &["line 3", "\"nodes\"", "5", "4 workers"]);
+    with_file("w,nodes,speed\n2,0,1\n", &args).fails(1, &["line 2", "\"nodes\"", "0", "from 1 to"]);
+    with_file("w,batch,local_bsz,speed\n2,64,32,1\n", &args).fails(1, &["batch", "local_bsz"]);
+    with_file("w,local_bsz,speed\n2,32,1\n", &[&args[..], &["--batch", "64"]].concat())
+        .fails(1, &["--batch 64", "local_bsz"]);
+}
+
 #[test]
 fn engines_are_listed_with_their_parameters() {
     let folder = TempDir::new().unwrap();

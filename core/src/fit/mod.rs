@@ -20,7 +20,7 @@ pub use convergence::{
 };
 pub use learning_curve::{AccuracyHistory, Forecast, OptStop, Stop};
 pub use speed::{
-    Confidence, Contradiction, SpeedCurve, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample,
-    TypeFactor,
+    Confidence, Contradiction, LevelFit, SpeedCurve, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedPrior,
+    SpeedSample, StepSample, TypeFactor,
 };
 pub use straggler::{Straggler, StragglerOptions, StragglerSignal, StragglerWatch};

@@ -249,6 +249,27 @@ fn quantity(path: &str, name: &str, value: &Value) -> Result<i64, JobSpecError> 
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_page_names_every_key_and_its_examples_are_valid() {
+        let page = include_str!("../../../docs/job-files.md");
+        let unknown = |text: &str| {
+            let error = JobSpec::from_toml(&format!("name = \"a\"\n{text}")).unwrap_err().to_string();
+            let list = error.split_once("expected one of ").expect(&error).1.to_owned();
+            list.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect::<Vec<_>>()
+        };
+        let mut keys = unknown("nothing = 1");
+        keys.extend(unknown("dataset = { nothing = 1 }"));
+        keys.extend(unknown("convergence = { nothing = 1 }"));
+        keys.extend(unknown("utility = { nothing = 1 }"));
+        keys.extend(ROLE_KEYS.split(", ").filter(|key| !key.contains(' ')).map(ToOwned::to_owned));
+        assert!(keys.len() > 45, "{keys:?}");
+        let missing: Vec<_> = keys.iter().filter(|key| !page.contains(key.as_str())).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        let example = page.split("```").nth(1).and_then(|text| text.strip_prefix("toml")).expect("an example");
+        let spec = JobSpec::from_toml(example).unwrap();
+        assert_eq!((spec.worker.requested, spec.worker.max, spec.convergence.fixed()), (1, 8, Some(90)));
+    }
+
     const WHOLE: &str = r#"
         name = "resnet50"
         model = "resnet50"

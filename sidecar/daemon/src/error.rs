@@ -26,7 +26,7 @@ pub enum ServeError {
     #[error("{0}")]
     Replay(String),
     /// The daemon can't listen on the port.
-    #[error("listen: {address}: {error}")]
+    #[error("listen: {address}: {error}{}", advice(error))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -47,4 +47,29 @@ pub enum ServeError {
     /// The system provides no threads, or the first write failed.
     #[error("can't start: {0}")]
     Start(#[from] std::io::Error),
+}
+
+/// What to do about a port that can't be opened.
+fn advice(error: &std::io::Error) -> &'static str {
+    if error.kind() == std::io::ErrorKind::AddrInUse {
+        "; `trainmaster status` says whether a daemon is there, and --listen takes another address"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn a_port_in_use_comes_with_advice() {
+        let told = |error: Error| ServeError::Listen { address: ([127, 0, 0, 1], 7070).into(), error }.to_string();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let busy = told(std::net::TcpListener::bind(port.local_addr().unwrap()).unwrap_err());
+        assert!(busy.starts_with("listen: 127.0.0.1:7070: ") && busy.contains("--listen takes another"), "{busy}");
+        assert_eq!(told(Error::from(ErrorKind::PermissionDenied)), "listen: 127.0.0.1:7070: permission denied");
+    }
 }

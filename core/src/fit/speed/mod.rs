@@ -11,6 +11,9 @@
 //! - A weak pull towards a **shape** determines the coefficients that the samples don't determine (see below).
 //! - Each **server type** has a factor. [`SpeedFit::next_to_profile`] returns the most informative pair to measure.
 //!
+//! [`LevelFit`] is a second form for all-reduce, for rows that tell on how many servers the workers were. `trainmaster
+//! fit speed` uses it; engines don't yet.
+//!
 //! Mean error of f on measured all-reduce steps, with one function for all batch sizes and placements of a model.
 //! (Steps of the same (w, M) on the same number of servers differ by 3 to 6 % among themselves.)
 //!
@@ -36,6 +39,7 @@ mod curve;
 mod draw;
 mod fit;
 mod history;
+mod levels;
 mod model;
 mod solve;
 
@@ -43,5 +47,6 @@ pub use self::{
     curve::SpeedCurve,
     fit::SpeedFit,
     history::{Contradiction, SpeedHistory},
+    levels::{LevelFit, StepSample},
     model::{Confidence, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor},
 };

@@ -8,7 +8,7 @@ use rand_chacha::{
     rand_core::{RngCore, SeedableRng},
 };
 use serde::Serialize;
-use trainmaster_core::fit::{SpeedFit, SpeedModel, SpeedOptions, SpeedSample};
+use trainmaster_core::fit::{LevelFit, SpeedFit, SpeedModel, SpeedOptions, SpeedSample, StepSample};
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
     sheet::{Column, Sheet},
@@ -20,7 +20,8 @@ use super::columns::{Allowed, Columns, Wanted};
 #[derive(Args, Debug)]
 pub struct SpeedArgs {
     /// A file with the columns p (parameter servers), w (workers), speed (steps per second) and, if it differs between
-    /// rows, batch (examples per step)
+    /// rows, batch (examples per step) or local_bsz (examples per worker and step); for all-reduce also nodes (the
+    /// number of servers that the workers were on)
     #[arg(long, value_name = "FILE")]
     csv: PathBuf,
     /// How workers synchronise; all-reduce has no parameter servers and needs no column p
@@ -92,103 +93,217 @@ impl TrainingMode {
 /// The most rows for --choose, which fits once for each of them.
 const MOST_CHOSEN: u32 = 200;
 
+/// The place of the column nodes, which only all-reduce has.
+const NODES: usize = 5;
+
+/// The most parts in which rows are left out, to compare forms.
+const MOST_PARTS: usize = 20;
+
+/// The error of a clearly better form, as a part of the other's. Few rows compare forms badly: by the smaller error
+/// alone, the worse form is chosen half of the time on measured placements.
+const CLEARLY: f64 = 0.6;
+
+/// A measured speed, and the same as the step of a group if the servers of its workers are known.
+#[derive(Clone, Copy)]
+struct Row {
+    sample: SpeedSample,
+    step: Option<StepSample>,
+}
+
+/// A fitted function of the form that predicts best.
+enum Fitted {
+    Form(SpeedFit),
+    Levels(LevelFit),
+}
+
+impl Fitted {
+    /// Predicted speed of a row.
+    fn speed(&self, row: &Row, batch: f64) -> f64 {
+        match (self, row.step) {
+            (Self::Form(fit), _) => {
+                let curve = fit.curve_at_batch(row.sample.batch.unwrap_or(batch));
+                curve.speed(row.sample.servers, row.sample.workers)
+            }
+            (Self::Levels(fit), Some(step)) => 1.0 / fit.seconds(step.workers, step.servers, step.local_batch),
+            (Self::Levels(_), None) => f64::NAN,
+        }
+    }
+
+    fn error(&self, row: &Row, batch: f64) -> f64 {
+        (self.speed(row, batch) / row.sample.speed - 1.0).abs()
+    }
+
+    /// Whether the row's time is in the interval that should contain 90 %.
+    fn covers(&self, row: &Row) -> Option<bool> {
+        let (Self::Levels(fit), Some(step)) = (self, row.step) else { return None };
+        let (low, high) = fit.interval(step.workers, step.servers, step.local_batch);
+        Some((low..=high).contains(&step.seconds))
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// The file can't be read, a value is invalid, or there are fewer rows than requested.
 pub(crate) fn run(args: &SpeedArgs, output: Output) -> Result<(), Failure> {
-    let samples = read(args)?;
-    if let Some(batch) = args.batch.filter(|_| samples.iter().any(|sample| sample.batch.is_some())) {
-        let file = args.csv.display();
-        return Err(Failure::refused(format!("--batch {batch}: {file} has a column batch; leave --batch out")));
-    }
+    let rows = read(args)?;
     let drawn = match args.sample {
-        None => vec![true; samples.len()],
+        None => vec![true; rows.len()],
         Some(count) if args.choose && count > MOST_CHOSEN => {
             return Err(Failure::refused(format!("--sample {count}: with --choose at most {MOST_CHOSEN} are allowed")));
         }
-        Some(count) if count as usize <= samples.len() && args.choose => choose(args, &samples, count as usize),
-        Some(count) if count as usize <= samples.len() => draw(samples.len(), count as usize, args.seed),
+        Some(count) if count as usize <= rows.len() && args.choose => choose(args, &rows, count as usize),
+        Some(count) if count as usize <= rows.len() => draw(rows.len(), count as usize, args.seed),
         Some(count) => {
             return Err(Failure::refused(format!(
                 "--sample {count}: {} has {} rows; at most so many can be drawn",
                 args.csv.display(),
-                samples.len()
+                rows.len()
             )));
         }
     };
-    let chosen: Vec<_> = samples.iter().zip(&drawn).filter(|(_, drawn)| **drawn).map(|(sample, _)| *sample).collect();
-    let batch = batch(args, &samples);
-    let fit = fit(args, batch, &chosen);
-    let error = |sample: &SpeedSample| {
-        let predicted = fit.curve_at_batch(sample.batch.unwrap_or(batch)).speed(sample.servers, sample.workers);
-        (predicted / sample.speed - 1.0).abs()
-    };
-    let unseen: Vec<_> =
-        samples.iter().zip(&drawn).filter(|(_, drawn)| !**drawn).map(|(sample, _)| error(sample)).collect();
+    let (chosen, unseen): (Vec<_>, Vec<_>) = rows.iter().zip(&drawn).partition(|(_, drawn)| **drawn);
+    let [chosen, unseen] = [chosen, unseen].map(|rows| rows.into_iter().map(|(row, _)| *row).collect::<Vec<Row>>());
+    let batch = batch(args, &rows);
+    let form = form(args, batch, &chosen);
+    let fit = best(args, batch, &chosen, &form);
+    let samples: Vec<_> = chosen.iter().map(|row| row.sample).collect();
+    let share = |covered: bool| if covered { 1.0 } else { 0.0 };
     output.show(&Report {
         mode: args.mode,
-        theta: fit.theta[..args.mode.coefficients()].to_vec(),
-        cross: fit.cross,
-        points_used: fit.samples,
-        warnings: warnings(args.mode, &chosen),
-        mape_all: mean(samples.iter().map(error)).unwrap_or_default(),
-        mape_unseen: mean(unseen.iter().copied()),
+        warnings: match &fit {
+            Fitted::Form(_) => warnings(args.mode, &samples),
+            Fitted::Levels(_) => Vec::new(),
+        },
+        mape_all: mean(rows.iter().map(|row| fit.error(row, batch))).unwrap_or_default(),
+        mape_unseen: mean(unseen.iter().map(|row| fit.error(row, batch))),
+        covered_unseen: mean(unseen.iter().filter_map(|row| fit.covers(row)).map(share)),
         unseen: unseen.len(),
-        next: next(args, &fit, &samples),
+        next: match &fit {
+            Fitted::Form(fit) => next(args, fit, &rows),
+            Fitted::Levels(fit) => next_group(fit, &rows),
+        },
+        theta: match &fit {
+            Fitted::Form(fit) => fit.theta[..args.mode.coefficients()].to_vec(),
+            Fitted::Levels(fit) => fit.theta().to_vec(),
+        },
+        cross: matches!(fit, Fitted::Form(_)).then_some(form.cross),
+        gamma: if let Fitted::Levels(fit) = &fit { Some(fit.overlap()) } else { None },
+        points_used: form.samples,
     })
 }
 
 /// The batch of the fit. If rows have their own batches, it only sets the scale of undetermined coefficients.
-fn batch(args: &SpeedArgs, samples: &[SpeedSample]) -> f64 {
-    let own = mean(samples.iter().filter_map(|sample| sample.batch));
+fn batch(args: &SpeedArgs, rows: &[Row]) -> f64 {
+    let own = mean(rows.iter().filter_map(|row| row.sample.batch));
     args.batch.map(f64::from).or(own).unwrap_or(1.0)
 }
 
-fn fit(args: &SpeedArgs, batch: f64, samples: &[SpeedSample]) -> SpeedFit {
+fn form(args: &SpeedArgs, batch: f64, rows: &[Row]) -> SpeedFit {
     let options = if args.paper { SpeedOptions::paper() } else { SpeedOptions::default() };
-    SpeedFit::fit(args.mode.model(batch), samples, &options)
+    let samples: Vec<_> = rows.iter().map(|row| row.sample).collect();
+    SpeedFit::fit(args.mode.model(batch), &samples, &options)
+}
+
+/// The fit by the network's levels, if all rows tell their servers.
+fn levels(args: &SpeedArgs, rows: &[Row]) -> Option<LevelFit> {
+    let steps: Option<Vec<_>> = rows.iter().map(|row| row.step).collect();
+    LevelFit::fit(&steps.filter(|_| !args.paper)?)
+}
+
+/// The form by the network's levels, unless the other predicts rows that were left out of its fit, one by one or in
+/// twenty parts, clearly better.
+fn best(args: &SpeedArgs, batch: f64, rows: &[Row], form_of_all: &SpeedFit) -> Fitted {
+    let Some(of_all) = levels(args, rows) else { return Fitted::Form(form_of_all.clone()) };
+    let parts = rows.len().min(MOST_PARTS);
+    let (mut by_form, mut by_levels) = (0.0, 0.0);
+    for part in 0..parts {
+        let (out, kept): (Vec<_>, Vec<_>) = (0..rows.len()).partition(|row| row % parts == part);
+        let kept: Vec<Row> = kept.into_iter().map(|row| rows[row]).collect();
+        let Some(fit) = levels(args, &kept).map(Fitted::Levels) else { break };
+        let form = Fitted::Form(form(args, batch, &kept));
+        for row in out {
+            by_form += form.error(&rows[row], batch);
+            by_levels += fit.error(&rows[row], batch);
+        }
+    }
+    if by_form < CLEARLY * by_levels { Fitted::Form(form_of_all.clone()) } else { Fitted::Levels(of_all) }
+}
+
+/// The powers of two up to twice the largest measured number, and this number.
+fn up_to(most: u32) -> impl Iterator<Item = u32> {
+    let twice = most.saturating_mul(2);
+    (0..u32::BITS).map(|bit| 1 << bit).filter(move |one| *one <= twice && *one != most).chain([most])
 }
 
 /// The shape to measure next: one that wasn't measured, among powers of two up to twice the largest measured numbers,
 /// and these numbers.
-fn next(args: &SpeedArgs, fit: &SpeedFit, samples: &[SpeedSample]) -> Next {
-    let up_to = |most: u32| {
-        let twice = most.saturating_mul(2);
-        (0..u32::BITS).map(|bit| 1 << bit).filter(move |one| *one <= twice && *one != most).chain([most])
-    };
+fn next(args: &SpeedArgs, fit: &SpeedFit, rows: &[Row]) -> Next {
     let servers_of = |sample: &SpeedSample| if args.mode == TrainingMode::AllReduce { 0 } else { sample.servers };
-    let measured: BTreeSet<_> = samples.iter().map(|sample| (servers_of(sample), sample.workers)).collect();
+    let measured: BTreeSet<_> = rows.iter().map(|row| (servers_of(&row.sample), row.sample.workers)).collect();
     let (servers, workers) =
         measured.iter().fold((0, 1), |(servers, workers), (p, w)| (servers.max(*p), workers.max(*w)));
     let shapes = up_to(servers).flat_map(|p| up_to(workers).map(move |w| (p, w)));
     let shapes: Vec<_> = shapes.filter(|shape| !measured.contains(shape)).map(|(p, w)| (p, w, None)).collect();
     let (servers, workers, _) =
         fit.next_to_profile(shapes.iter().copied()).map_or((servers, workers, None), |at| shapes[at]);
-    Next { servers, workers }
+    Next { servers, workers, nodes: None }
 }
 
-fn read(args: &SpeedArgs) -> anyhow::Result<Vec<SpeedSample>> {
+/// The same by the network's levels, at the mean batch of a worker.
+fn next_group(fit: &LevelFit, rows: &[Row]) -> Next {
+    let steps: Vec<_> = rows.iter().filter_map(|row| row.step).collect();
+    let measured: BTreeSet<_> = steps.iter().map(|step| (step.workers, step.servers)).collect();
+    let most = |of: fn(&StepSample) -> u32| steps.iter().map(of).max().unwrap_or(1);
+    let (workers, nodes) = (most(|step| step.workers), most(|step| step.servers));
+    let batch = mean(steps.iter().map(|step| step.local_batch)).unwrap_or(1.0);
+    let groups = up_to(workers).flat_map(|w| up_to(nodes).filter(move |n| *n <= w).map(move |n| (w, n)));
+    let doubt = |(w, n): &(u32, u32)| fit.doubt(*w, *n, batch);
+    let unknown = groups.filter(|group| !measured.contains(group)).max_by(|a, b| doubt(a).total_cmp(&doubt(b)));
+    let (workers, nodes) = unknown.unwrap_or((workers, nodes));
+    Next { servers: 0, workers, nodes: Some(nodes) }
+}
+
+fn read(args: &SpeedArgs) -> Result<Vec<Row>, Failure> {
     let servers = args.mode != TrainingMode::AllReduce;
     let column = |name, required, allowed| Wanted { name, required, allowed };
-    let columns = Columns::read(
-        &args.csv,
-        &[
-            column("p", servers, if servers { Allowed::Positive } else { Allowed::Count }),
-            column("w", true, Allowed::Positive),
-            column("speed", true, Allowed::Above),
-            column("batch", false, Allowed::Above),
-        ],
-    )?;
-    let sample = |row: &[Option<f64>]| SpeedSample {
-        batch: row[3],
-        ..SpeedSample::new(
-            row[0].unwrap_or_default() as u32,
-            row[1].unwrap_or_default() as u32,
-            row[2].unwrap_or_default(),
-        )
-    };
-    Ok(columns.rows().map(sample).collect())
+    let mut wanted = vec![
+        column("p", servers, if servers { Allowed::Positive } else { Allowed::Count }),
+        column("w", true, Allowed::Positive),
+        column("speed", true, Allowed::Above),
+        column("batch", false, Allowed::Above),
+        column("local_bsz", false, Allowed::Above),
+    ];
+    if !servers {
+        wanted.push(column("nodes", false, Allowed::Positive));
+    }
+    let columns = Columns::read(&args.csv, &wanted)?;
+    let file = args.csv.display();
+    let has = |place: usize| columns.rows().any(|row| row.get(place).is_some_and(Option::is_some));
+    if has(3) && has(4) {
+        return Err(Failure::refused(format!("{file}: columns \"batch\" and \"local_bsz\"; one of them is allowed")));
+    }
+    if let (Some(batch), Some(place)) = (args.batch, [3, 4].into_iter().find(|place| has(*place))) {
+        let name = wanted[place].name;
+        return Err(Failure::refused(format!("--batch {batch}: {file} has a column {name}; leave --batch out")));
+    }
+    let mut rows = Vec::new();
+    for (at, row) in columns.rows().enumerate() {
+        let whole = |place: usize| row[place].unwrap_or_default() as u32;
+        let (workers, speed) = (whole(1), row[2].unwrap_or_default());
+        let batch = row[3].or(row[4].map(|local| local * f64::from(workers)));
+        let nodes = row.get(NODES).copied().flatten().map(|nodes| nodes as u32);
+        if nodes.is_some_and(|nodes| nodes > workers) {
+            return Err(columns.wrong(at, NODES, &format!("at most one for each of the {workers} workers")).into());
+        }
+        let local_batch = batch.or(args.batch.map(f64::from)).unwrap_or(1.0) / f64::from(workers);
+        let step = nodes.map(|servers| StepSample { workers, servers, local_batch, seconds: 1.0 / speed });
+        rows.push(Row {
+            sample: SpeedSample { batch, ..SpeedSample::new(whole(0), workers, speed) },
+            step: step.filter(StepSample::is_usable),
+        });
+    }
+    Ok(rows)
 }
 
 /// Marks `count` random rows of `rows`, without repetition.
@@ -208,15 +323,27 @@ fn draw(rows: usize, count: usize, seed: u64) -> Vec<bool> {
 }
 
 /// Marks `count` rows: a random one, then each time the one about which the fit to those so far says least.
-fn choose(args: &SpeedArgs, samples: &[SpeedSample], count: usize) -> Vec<bool> {
-    let mut chosen = draw(samples.len(), 1, args.seed);
-    let batch = batch(args, samples);
+fn choose(args: &SpeedArgs, rows: &[Row], count: usize) -> Vec<bool> {
+    let mut chosen = draw(rows.len(), 1, args.seed);
+    let batch = batch(args, rows);
     for _ in 1..count {
-        let (seen, left): (Vec<_>, Vec<_>) = (0..samples.len()).partition(|row| chosen[*row]);
-        let seen: Vec<_> = seen.into_iter().map(|row| samples[row]).collect();
-        let rows = left.iter().map(|row| &samples[*row]).map(|row| (row.servers, row.workers, row.batch));
-        let Some(next) = fit(args, batch, &seen).next_to_profile(rows) else { break };
-        chosen[left[next]] = true;
+        let (seen, left): (Vec<_>, Vec<_>) = (0..rows.len()).partition(|row| chosen[*row]);
+        let seen: Vec<_> = seen.into_iter().map(|row| rows[row]).collect();
+        let next = match levels(args, &seen) {
+            Some(fit) => {
+                let doubt = |row: &usize| {
+                    rows[*row].step.map_or(0.0, |step| fit.doubt(step.workers, step.servers, step.local_batch))
+                };
+                left.iter().copied().max_by(|a, b| doubt(a).total_cmp(&doubt(b)))
+            }
+            None => {
+                let samples = left.iter().map(|row| rows[*row].sample);
+                let shapes = samples.map(|sample| (sample.servers, sample.workers, sample.batch));
+                form(args, batch, &seen).next_to_profile(shapes).map(|at| left[at])
+            }
+        };
+        let Some(next) = next else { break };
+        chosen[next] = true;
     }
     chosen
 }
@@ -257,16 +384,26 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 struct Next {
     servers: u32,
     workers: u32,
+    /// The number of servers that the workers are on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<u32>,
 }
 
 #[derive(Serialize)]
 struct Report {
     theta: Vec<f64>,
     /// Composition of a step's time from computation C and communication S: T² = C² + cross·C·S + S²; 2 = C + S.
-    cross: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cross: Option<f64>,
+    /// The same by the network's levels: T^γ = C^γ + N^γ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gamma: Option<f64>,
     points_used: u32,
     mape_all: f64,
     mape_unseen: Option<f64>,
+    /// The part of the unseen rows in the intervals that should contain 90 %.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    covered_unseen: Option<f64>,
     #[serde(skip)]
     mode: TrainingMode,
     #[serde(skip)]
@@ -286,25 +423,37 @@ impl Show for Report {
             let seconds = if small { format!("{theta:.3e}") } else { format!("{theta:.6}") };
             sheet.row([format!("θ{index}").into(), seconds.into()]);
         }
-        let overlap = if self.cross < 2.0 {
+        let overlap = if self.cross.is_some_and(|cross| cross < 2.0) {
             "\nComputing and communicating overlap: where the formula adds them, the time is less."
         } else {
             ""
         };
+        let formula = match self.gamma {
+            None => self.mode.formula().to_owned(),
+            Some(gamma) => format!(
+                "1/speed = (C^γ + N^γ)^(1/γ), γ = {gamma:.1}; C = θ0 + θ1·batch/w\n\
+                 N = θ2 + θ3·(w−2) on one server, θ4 + θ5·(w−2) on several, 0 for one worker"
+            ),
+        };
         let unseen = self.mape_unseen.map_or_else(String::new, |error| {
-            format!("; on the {} rows it hasn't seen it is off by {:.1} %", self.unseen, error * 100.0)
+            let covered = self.covered_unseen.map_or_else(String::new, |covered| {
+                format!(" ({:.0} % of them are in its intervals of 90 %)", covered * 100.0)
+            });
+            format!("; on the {} rows it hasn't seen it is off by {:.1} %{covered}", self.unseen, error * 100.0)
         });
         let warnings: String = self.warnings.iter().map(|warning| format!("\n{warning}")).collect();
         let rows = if self.points_used == 1 { "row" } else { "rows" };
         let next = match &self.next {
-            Next { servers: 0, workers } => format!("w = {workers}"),
-            Next { servers, workers } => format!("p = {servers}, w = {workers}"),
+            Next { workers, nodes: Some(1), .. } => format!("w = {workers} on one server"),
+            Next { workers, nodes: Some(nodes), .. } => format!("w = {workers} on {nodes} servers"),
+            Next { servers: 0, workers, .. } => format!("w = {workers}"),
+            Next { servers, workers, .. } => format!("p = {servers}, w = {workers}"),
         };
         format!(
             "{}\n\n{}{overlap}\nFitted to {} {rows}. On all rows it is off by {:.1} % on average{unseen}.\
              \nThe fit says least about {next}: measure that next.{warnings}",
             sheet.on(paper),
-            self.mode.formula(),
+            formula,
             self.points_used,
             self.mape_all * 100.0
         )

@@ -136,7 +136,9 @@ fn open(path: &Path, faults: &Faults) -> Result<Database, StoreError> {
         return Err(corrupt(path, "the file", &"it is empty"));
     }
     database(file, faults).map_err(|error| match error {
-        redb::DatabaseError::DatabaseAlreadyOpen => fail("another daemon uses this state folder".into()),
+        redb::DatabaseError::DatabaseAlreadyOpen => {
+            fail("another daemon uses this state folder; --state-dir takes another".into())
+        }
         redb::DatabaseError::Storage(redb::StorageError::Corrupted(problem)) => corrupt(path, "the file", &problem),
         other => fail(other.to_string()),
     })

@@ -209,7 +209,7 @@ async fn a_failed_start_has_a_reason() {
     assert!(file.starts_with("adapter \"local\": /nowhere/cluster.toml: "), "{file}");
     assert!(!folder.path().join("unused").exists(), "a refused start makes nothing");
     let shared = start(&|config| config.state_dir = folder.path().into()).await;
-    assert!(shared.contains("another daemon uses this state folder"), "{shared}");
+    assert!(shared.contains("another daemon uses this state folder; --state-dir"), "{shared}");
     daemon.stop().await;
 }
 
