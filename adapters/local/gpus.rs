@@ -55,7 +55,7 @@ impl Reader {
             let (mut gpus, mut failed) = (None, false);
             for count in asked {
                 // A driver can be loaded later, and loaded anew.
-                if !gpus.as_ref().is_some_and(Gpus::work) {
+                if !gpus.as_ref().is_some_and(Gpus::works) {
                     gpus = Gpus::open(&library).inspect_err(|error| say(error, &mut failed)).ok();
                 }
                 let loads = (0..count).map(|gpu| gpus.as_mut()?.read(gpu)).collect();
@@ -111,7 +111,7 @@ impl Gpus {
     }
 
     /// Whether the driver is still the one that was opened.
-    fn work(&self) -> bool {
+    fn works(&self) -> bool {
         self.nvml.device_count().is_ok()
     }
 
