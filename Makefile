@@ -1,6 +1,6 @@
 # The commands for people and CI. Both use the same ones.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all goldens fuzz check bench fits experiments attacks
+.PHONY: help demo test test-all goldens nvidia fuzz check bench fits experiments attacks
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -19,6 +19,9 @@ goldens: ## the golden decisions of every scenario and engine, written again: re
 	BLESS=1 cargo test --locked -p trainmaster-conformance --test golden -- --test-threads 1
 	git --no-pager diff --stat -- integration/conformance/golden
 	git status --short -- integration/conformance/golden
+
+nvidia: ## run the tests that need an NVIDIA GPU
+	cargo test --locked -p trainmaster-adapters --features nvidia-tests --test local nvidia
 
 fuzz: ## fuzz each parser of foreign input for a minute, then feed 10^6 generated inputs, on a small stack
 	scripts/fuzz $(FUZZ)

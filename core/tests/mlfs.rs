@@ -217,6 +217,27 @@ fn measured_tasks_share_a_gpu_where_the_pool_oversubscribes() {
 }
 
 #[test]
+fn a_server_with_more_reserved_than_it_has_has_nothing_free() {
+    let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 1)]);
+    let mut jobs = Vec::new();
+    for (at, name) in [(10, "first"), (20, "second")] {
+        let job = submit(&mut scheduler, at, fixed(name, 1));
+        scheduler.decide(Time(at));
+        observe(&mut scheduler, at + 1, job);
+        jobs.push(job);
+        let used: Vec<_> = jobs.iter().map(|job| (*job, 200)).collect();
+        measure(&mut scheduler, at + 2, "s0", 1000, &used);
+        report(&mut scheduler, at + 3, job, 1, 0.1);
+        measure(&mut scheduler, at + 4, "s0", 1000, &used);
+    }
+    let third = submit(&mut scheduler, 30, fixed("third", 1));
+    scheduler.decide(Time(30));
+    assert_eq!(runs(&scheduler, &[jobs[0], jobs[1], third]), [true, true, false]);
+    let findings = scheduler.explain(Time(31), third).unwrap().findings;
+    assert!(findings.iter().any(|found| found.text.contains("the largest free is 0 (s0)")), "{findings:#?}");
+}
+
+#[test]
 fn who_submits_is_told_that_nothing_is_measured() {
     let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 1)]);
     let caveats = scheduler.caveats(&fixed("job", 1));

@@ -3,6 +3,8 @@
 
 mod failures;
 mod measured;
+#[cfg(feature = "nvidia-tests")]
+mod nvidia;
 mod plans;
 mod support;
 mod user;

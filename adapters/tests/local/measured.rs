@@ -11,7 +11,7 @@ const BUSY: &str = "tally=$TRAINMASTER_JOB-$TRAINMASTER_INCARNATION-$TRAINMASTER
     echo $n > $TRAINMASTER_CHECKPOINT_DIR/new; \
     mv $TRAINMASTER_CHECKPOINT_DIR/new $TRAINMASTER_DEVICE_DIR/0/$tally; done";
 
-fn slot(used: &ServerUse, job: u64) -> Option<&SlotUse> {
+pub(crate) fn slot(used: &ServerUse, job: u64) -> Option<&SlotUse> {
     used.slots.iter().find(|slot| slot.job == job)
 }
 

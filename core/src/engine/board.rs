@@ -302,7 +302,7 @@ impl<'a> Largest<'a> {
             let takes = |id: &ServerId| room.accepts(state, *id, job) && state.server(*id).hosts.takes(role);
             let servers = (0..room.len() as u32).map(ServerId).filter(takes);
             let best = servers.map(|id| (room.free(id)[resource], Reverse(id))).max();
-            best.map_or((0, None), |(free, id)| (free, Some(id.0)))
+            best.map_or((0, None), |(free, id)| (free.max(0), Some(id.0)))
         })
     }
 

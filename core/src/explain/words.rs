@@ -23,7 +23,7 @@ impl Reason {
                     .present_servers()
                     .filter(|server| server.accepts(&job.spec.labels) && server.hosts.takes(*role));
                 let best = servers.map(|server| (free(server), Reverse(server.id))).max();
-                let (largest, server) = best.map_or((0, None), |(free, id)| (free, Some(id.0)));
+                let (largest, server) = best.map_or((0, None), |(free, id)| (free.max(0), Some(id.0)));
                 Self::NoRoom { shape: *shape, role: *role, resource: *resource, needed: *needed, largest, server }
             }
             Self::Exhausted { scope, resource, needed, limit, .. } => {
