@@ -164,10 +164,10 @@ impl<'a> Program<'a> {
         self.truth.speed.alone(self.spec(), Shape { workers, servers })
     }
 
-    /// The true duration of its steps, if it is of that form.
+    /// The true duration of its steps, if engines' speed functions can have its form.
     pub(super) fn step_time(&self) -> Option<&StepTime> {
         match &self.truth.speed {
-            Speed::Steps(time) => Some(time),
+            Speed::Steps(time) => Some(time).filter(|time| time.is_one_pass(&self.job.spec)),
             _ => None,
         }
     }

@@ -95,8 +95,8 @@ pub enum Speed {
 
 /// Duration of a step in seconds (Optimus, Eq. 2 and 4), with network terms by the true placement:
 ///
-/// `per_example · m + per_step + network · (exchange · w/p + shard / p + ring · (w − 1)/w) + per_worker · w +
-/// per_server · p`
+/// `per_example · m + per_step · ⌈m / at_once⌉ + network · (exchange · w/p + shard / p + ring · (w − 1)/w) +
+/// per_worker · w + per_server · p`
 ///
 /// where m = batch/w (sync, all-reduce) or the batch (async). `network` is 1 if no two slots share a server, and
 /// `local` if all do. In between it is proportional to the transfer time of the placement ([`transfer_time`]), divided
@@ -105,8 +105,11 @@ pub enum Speed {
 pub struct StepTime {
     /// Forward pass of one example.
     pub per_example: f64,
-    /// Constant time of a step: backward pass, kernel launches.
+    /// Constant time of a pass: kernel launches, what the backward pass doesn't owe to its examples.
     pub per_step: f64,
+    /// Number of examples that a worker's memory holds, at least 1. More are computed in several passes, whose gradients
+    /// are added up before the exchange.
+    pub at_once: u32,
     /// Gradients and parameters of all workers through one of p parameter servers.
     pub exchange: f64,
     /// The part of the exchange that doesn't grow with the workers: processing of 1/p of the parameters.
@@ -126,6 +129,7 @@ impl StepTime {
     pub const ZERO: Self = Self {
         per_example: 0.0,
         per_step: 0.0,
+        at_once: u32::MAX,
         exchange: 0.0,
         shard: 0.0,
         ring: 0.0,
@@ -134,7 +138,13 @@ impl StepTime {
         local: 1.0,
     };
 
-    /// The exact [speed](Self::speed) with each slot on its own server, with each term divided by a factor.
+    /// Whether a worker computes its examples in one pass, in every shape.
+    pub(super) fn is_one_pass(&self, spec: &JobSpec) -> bool {
+        self.passes(spec, f64::from(spec.worker.min)) <= 1.0
+    }
+
+    /// The exact [speed](Self::speed) with each slot on its own server, with each term divided by a factor. For jobs of
+    /// [one pass](Self::is_one_pass).
     pub(super) fn curve(&self, spec: &JobSpec, error: impl Fn(u64) -> f64) -> SpeedCurve {
         let terms =
             [self.per_example, self.per_step, self.exchange, self.shard, self.ring, self.per_worker, self.per_server];
@@ -159,11 +169,19 @@ impl StepTime {
         }
     }
 
+    /// Examples of one worker in a step.
+    fn examples(spec: &JobSpec, workers: f64) -> f64 {
+        let examples = spec.batch as f64;
+        if spec.mode == TrainingMode::Async { examples } else { examples / workers }
+    }
+
+    fn passes(&self, spec: &JobSpec, workers: f64) -> f64 {
+        libm::ceil(Self::examples(spec, workers) / f64::from(self.at_once)).max(1.0)
+    }
+
     /// Computation time of one worker in a step.
     fn compute(&self, spec: &JobSpec, workers: f64) -> f64 {
-        let examples = spec.batch as f64;
-        let own = if spec.mode == TrainingMode::Async { examples } else { examples / workers };
-        self.per_example * own + self.per_step
+        self.per_example * Self::examples(spec, workers) + self.per_step * self.passes(spec, workers)
     }
 
     fn rest(&self, shape: Shape, network: f64) -> f64 {
@@ -449,6 +467,27 @@ mod tests {
         assert_eq!(speed.of(&spec(), &placed(&[(1, 0), (1, 0), (0, 1)]), false, &[]), alone);
         // All slots are on one server, so the exchange takes a fifth.
         assert!((1.0 / speed.of(&spec(), &placed(&[(2, 1)]), false, &[]) - 0.8).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_exceeds_a_workers_memory_takes_several_passes() {
+        let time = StepTime { at_once: 20, exchange: 0.0, ..time() };
+        let step = |mode, workers| {
+            let spec = JobSpec { mode, ..spec() };
+            let network = if mode == TrainingMode::Async { f64::from(workers) } else { 1.0 };
+            network / Speed::Steps(time).alone(&spec, Shape { workers, servers: 1 })
+        };
+        // 50 examples in three passes, 20 in one, and each worker's 100 in five.
+        let expected = [(TrainingMode::Sync, 2, 0.8), (TrainingMode::Sync, 5, 0.3), (TrainingMode::Async, 5, 1.5)];
+        for (mode, workers, seconds) in expected {
+            assert!((step(mode, workers) - seconds).abs() < 1e-12, "{mode:?}, {workers}: {}", step(mode, workers));
+        }
+        let least = |workers| {
+            let mut spec = spec();
+            (spec.worker.min, spec.worker.max, spec.worker.requested) = (workers, 10, workers);
+            time.is_one_pass(&spec)
+        };
+        assert_eq!([4, 5].map(least), [false, true]);
     }
 
     #[test]

@@ -231,7 +231,7 @@ fn arrival(draws: Draws) -> i64 {
 /// An edge server with its type.
 fn edge_server(number: u32, types: u64, kind: &Kind, draws: Draws) -> (ServerSpec, u64) {
     let of = if kind.large { draws.whole(0, 0, types - 1) } else { u64::from(number) % types };
-    let gpus = if kind.large { trace::gpus(number) } else { 1 };
+    let gpus = if kind.large { trace::philly(number) } else { 1 };
     let labels = uploads(UPLOAD, kind, draws.of(1));
     (server(format!("s{number}"), of, gpus, labels), of)
 }

@@ -63,14 +63,14 @@ pub(super) const LARGE: Entry = Entry {
     name: "mlfs-large",
     summary: "20,000 such jobs in a week on the Philly cluster's 550 servers with 2,474 GPUs",
     source: "MLFS (CoNEXT'20), §4.1: the simulation, at the testbed's load",
-    build: |request| Ok(workload(request, trace::SERVERS, 20_000, WEEK, trace::gpus, &INVENTED)),
+    build: |request| Ok(workload(request, trace::SERVERS, 20_000, WEEK, trace::philly, &INVENTED)),
 };
 
 pub(super) const TRACE: Entry = Entry {
     name: "mlfs-trace",
     summary: "117,325 such jobs in 137 days on the same servers",
     source: "MLFS (CoNEXT'20), §4.1: the simulation",
-    build: |request| Ok(workload(request, trace::SERVERS, 117_325, 137.0 * 24.0, trace::gpus, &INVENTED)),
+    build: |request| Ok(workload(request, trace::SERVERS, 117_325, 137.0 * 24.0, trace::philly, &INVENTED)),
 };
 
 /// Hours.

@@ -20,7 +20,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "philly",
     summary: "1,000 jobs with the sizes, durations and bursts of the Philly trace on a tenth of its servers",
     source: "Philly trace (Jeon et al., USENIX ATC'19), its marginals",
-    build: |request| Ok(trace::recorded(jobs(request), request.servers.unwrap_or(SERVERS))),
+    build: |request| Ok(trace::recorded(jobs(request), request.servers.unwrap_or(SERVERS), trace::philly)),
 };
 
 const SERVERS: u32 = trace::SERVERS / 10;

@@ -8,8 +8,15 @@
 //! step times by placement and batch per GPU (`simulator/traces/*/placements.csv` and `scalability.csv`). Mean errors
 //! are 8 % (CIFAR-10), 9 % (DeepSpeech2), 4 % (ImageNet), 4 % (BERT), 7 % (YOLOv3), 8 % (NCF). `local` is the time of
 //! the exchange inside a server, divided by that between servers; it wasn't determined for NCF, which runs on one GPU.
-//! **Length**: iterations with a batch over all epochs (`validation-*.csv`), interpolated between two batches on
-//! logarithmic scales.
+//! A worker computes at most the largest batch per GPU that they measured (YOLOv3: 8, as their simulator has it) at
+//! once, and a larger one in several passes.
+//! **Length**: the progress of each epoch divided by the batch's gain in it, from the measured gradient statistics
+//! (`validation-*.csv`), as in their simulator; interpolated between two batches on logarithmic scales. The iterations
+//! that their runs counted are 9 % fewer to 2 % more. NCF's are counted.
+//!
+//! **Calibration** (`core/tests/calibration.rs`). Under a plain program with the rules of the authors' Tiresias (a round
+//! a minute, 30 s a restart), the jobs of their files take 0.96, 0.96, 0.98 and 0.97 of the published average JCT at
+//! loads 0.5, 1, 1.5 and 2, four files each. With counted iterations and one pass it would be 0.86 to 0.89.
 //!
 //! Pollux itself chooses batches during training. Engines here keep the submitted ones, as its "tuned" jobs do
 //! elsewhere. CPU and memory (4 cores and 16 GiB per worker, of 48 and 192 on a server) are our choice, so that GPUs
@@ -63,8 +70,9 @@ struct Application {
     configurations: &'static [(u32, u64, u32)],
 }
 
-const fn time(per_step: f64, per_example: f64, ring: f64, per_worker: f64, local: f64) -> StepTime {
-    StepTime { per_step, per_example, ring, per_worker, local, ..StepTime::ZERO }
+const fn time(at_once: u32, compute: [f64; 2], ring: f64, per_worker: f64, local: f64) -> StepTime {
+    let [per_step, per_example] = compute;
+    StepTime { at_once, per_step, per_example, ring, per_worker, local, ..StepTime::ZERO }
 }
 
 static APPLICATIONS: [Application; 6] = [
@@ -72,14 +80,14 @@ static APPLICATIONS: [Application; 6] = [
         name: "cifar10",
         epochs: 100,
         iterations: &[
-            (128.0, 39_062.0),
-            (256.0, 20_377.0),
-            (512.0, 10_615.0),
-            (1024.0, 5722.0),
-            (2048.0, 3178.0),
-            (4096.0, 2011.0),
+            (128.0, 39_063.0),
+            (256.0, 20_383.0),
+            (512.0, 10_632.0),
+            (1024.0, 5796.0),
+            (2048.0, 3343.0),
+            (4096.0, 2143.0),
         ],
-        time: time(0.0302, 0.000_564, 0.0606, 0.001_55, 0.78),
+        time: time(1024, [0.0302, 0.000_564], 0.0606, 0.001_55, 0.78),
         configurations: &[(6, 2048, 67), (8, 2048, 53), (12, 4096, 73), (16, 4096, 49)],
     },
     Application {
@@ -87,49 +95,49 @@ static APPLICATIONS: [Application; 6] = [
         epochs: 80,
         iterations: &[
             (20.0, 28_536.0),
-            (40.0, 14_711.0),
-            (80.0, 7683.0),
-            (160.0, 4041.0),
-            (320.0, 2264.0),
-            (640.0, 1423.0),
+            (40.0, 14_710.0),
+            (80.0, 7685.0),
+            (160.0, 4052.0),
+            (320.0, 2275.0),
+            (640.0, 1391.0),
         ],
-        time: time(0.107, 0.0257, 0.376, 0.006_42, 0.77),
+        time: time(80, [0.107, 0.0257], 0.376, 0.006_42, 0.77),
         configurations: &[(6, 320, 15), (8, 320, 17), (12, 640, 26)],
     },
     Application {
         name: "imagenet",
         epochs: 90,
         iterations: &[
-            (200.0, 576_525.0),
-            (400.0, 292_995.0),
-            (800.0, 150_231.0),
-            (1600.0, 78_453.0),
-            (3200.0, 42_123.0),
-            (6400.0, 23_972.0),
-            (12_800.0, 14_461.0),
+            (200.0, 576_526.0),
+            (400.0, 293_095.0),
+            (800.0, 150_648.0),
+            (1600.0, 78_669.0),
+            (3200.0, 42_850.0),
+            (6400.0, 25_094.0),
+            (12_800.0, 14_803.0),
         ],
-        time: time(0.0633, 0.004_25, 0.0546, 0.003_24, 0.91),
+        time: time(200, [0.0633, 0.004_25], 0.0546, 0.003_24, 0.91),
         configurations: &[(24, 3200, 4), (32, 6400, 5), (48, 6400, 2)],
     },
     Application {
         name: "bert",
         epochs: 2,
-        iterations: &[(384.0, 480.0)],
-        time: time(0.238, 0.0556, 0.820, 0.008_09, 0.015),
+        iterations: &[(384.0, 476.0)],
+        time: time(12, [0.238, 0.0556], 0.820, 0.008_09, 0.015),
         configurations: &[(6, 384, 11), (8, 384, 6), (12, 384, 11), (16, 384, 8)],
     },
     Application {
         name: "yolov3",
         epochs: 50,
-        iterations: &[(64.0, 14_577.0)],
-        time: time(0.100, 0.0302, 0.459, 0.0320, 0.0),
+        iterations: &[(64.0, 15_970.0)],
+        time: time(8, [0.100, 0.0302], 0.459, 0.0320, 0.0),
         configurations: &[(4, 64, 30)],
     },
     Application {
         name: "ncf",
         epochs: 10,
         iterations: &[(32_768.0, 1548.0)],
-        time: time(0.007_12, 4.57e-7, 0.0181, 0.000_348, 0.5),
+        time: time(32_768, [0.007_12, 4.57e-7], 0.0181, 0.000_348, 0.5),
         configurations: &[(1, 32_768, 263)],
     },
 ];
@@ -306,9 +314,9 @@ mod tests {
     #[test]
     fn lengths_are_measured_or_interpolated() {
         let cifar = &APPLICATIONS[0];
-        assert_eq!([128, 4096].map(|batch| cifar.iterations(batch).round()), [39_062.0, 2011.0]);
+        assert_eq!([128, 4096].map(|batch| cifar.iterations(batch).round()), [39_063.0, 2143.0]);
         let between = cifar.iterations(3000);
-        assert!(2011.0 < between && between < 3178.0, "{between}");
+        assert!(2143.0 < between && between < 3343.0, "{between}");
         assert_eq!(APPLICATIONS[5].iterations(16_384).round(), 2.0 * 1548.0);
     }
 

@@ -7,7 +7,8 @@
 //!   twentieth of computation.
 //! - **Minimum and maximum of workers**: 1, and twice the recorded number.
 //! - **Worker**: 1 GPU, 4 cores, 32 GiB.
-//! - **Servers**: Philly's mix: 229 with 8 GPUs to 321 with 2 (together its 2,474 GPUs); 6 cores and 64 GiB per GPU.
+//! - **Servers**: Philly's mix: 229 with 8 GPUs to 321 with 2 (together its 2,474 GPUs). ElasticFlow's: 8 GPUs. 6 cores
+//!   and 64 GiB per GPU.
 //! - **Start, checkpoint**: 30 s, 10 s.
 //!
 //! Epochs take about ten minutes, and there are at most a hundred of them. The owner's maximum is the recorded length.
@@ -42,13 +43,13 @@ pub struct Recorded {
     pub duration: Span,
 }
 
-/// These jobs on `servers` servers.
-pub fn recorded(jobs: impl IntoIterator<Item = Recorded>, servers: u32) -> Workload {
+/// These jobs on `servers` servers. `gpus` gives a server's number of GPUs by its own number, as [`philly`] does.
+pub fn recorded(jobs: impl IntoIterator<Item = Recorded>, servers: u32, gpus: fn(u32) -> u32) -> Workload {
     let mut jobs: Vec<SimJob> = jobs.into_iter().map(job).collect();
     jobs.sort_by_key(|job| job.arrival);
     Workload {
         jobs,
-        servers: (0..servers).map(server).collect(),
+        servers: (0..servers).map(|number| server(number, gpus(number))).collect(),
         enact_delay: Span::seconds(1),
         report_every: Span::seconds(60),
         ..Workload::default()
@@ -56,13 +57,13 @@ pub fn recorded(jobs: impl IntoIterator<Item = Recorded>, servers: u32) -> Workl
 }
 
 /// Number of GPUs of a server in Philly's mix. The mix is spread evenly, so that any number of servers has it.
-pub(super) fn gpus(number: u32) -> u32 {
+pub fn philly(number: u32) -> u32 {
     let large = |number: u32| u64::from(number) * u64::from(LARGE) / u64::from(SERVERS);
     if large(number + 1) > large(number) { 8 } else { 2 }
 }
 
-fn server(number: u32) -> ServerSpec {
-    let gpus = i64::from(gpus(number));
+fn server(number: u32, gpus: u32) -> ServerSpec {
+    let gpus = i64::from(gpus);
     ServerSpec {
         name: format!("s{number}"),
         capacity: [("cpu", gpus * 6000), ("memory", (gpus * 64) << 10)]
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_cluster_has_phillys_mix() {
-        let gpus = |count: u32| (0..count).map(|number| server(number).devices.len()).sum::<usize>();
+        let gpus = |count: u32| (0..count).map(|number| server(number, philly(number)).devices.len()).sum::<usize>();
         assert_eq!(gpus(SERVERS), 2474);
         assert!((230..=260).contains(&gpus(SERVERS / 10)), "{}", gpus(SERVERS / 10));
     }

@@ -29,7 +29,7 @@ use self::{
 #[derive(Args, Debug)]
 pub struct SimulateArgs {
     /// The workload: a cluster, jobs and their arrivals; --workload list shows the known ones. Recorded jobs:
-    /// philly:FILE, pollux:FILE, or csv:FILE with --columns
+    /// philly:FILE, elasticflow:FILE, pollux:FILE, or csv:FILE with --columns
     #[arg(long, value_name = "NAME")]
     workload: String,
     /// Headings of a csv:FILE: time (seconds, or date and time), gpus, duration (seconds) and, if there is one, name

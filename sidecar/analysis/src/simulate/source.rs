@@ -27,12 +27,13 @@ pub(super) struct Source {
 
 enum Kind {
     Generated(&'static Entry),
-    Trace(Vec<trace::Recorded>),
+    /// Jobs, and the GPUs of each server.
+    Trace(Vec<trace::Recorded>, fn(u32) -> u32),
     Pollux(Vec<pollux::Row>),
 }
 
 /// The kinds of files.
-const LAYOUTS: &str = "philly:FILE, pollux:FILE or csv:FILE";
+const LAYOUTS: &str = "philly:FILE, elasticflow:FILE, pollux:FILE or csv:FILE";
 
 impl Source {
     /// A generator's name, or one of [`LAYOUTS`]. `columns` are for `csv:FILE`.
@@ -56,8 +57,16 @@ impl Source {
         };
         let path = Path::new(file);
         let (kind, found, left_out) = match layout {
-            "philly" => jobs(path, &Columns { time: "timestamp", gpus: "num_gpus", duration: "duration", name: None })?,
-            "csv" => jobs(path, &Columns::read(columns)?)?,
+            "philly" => {
+                let columns = Columns { time: "timestamp", gpus: "num_gpus", duration: "duration", name: None };
+                jobs(path, &columns, trace::philly)?
+            }
+            "elasticflow" => {
+                let name = Some("job_id");
+                let columns = Columns { time: "submission_time", gpus: "num_gpu", duration: "duration", name };
+                jobs(path, &columns, |_| 8)?
+            }
+            "csv" => jobs(path, &Columns::read(columns)?, trace::philly)?,
             "pollux" => pollux_rows(path)?,
             _ => return Err(Failure::Usage(format!("{layout:?} is not a layout of files; there are {LAYOUTS}"))),
         };
@@ -78,11 +87,11 @@ impl Source {
         let first = |count: usize| request.jobs.map_or(count, |jobs| count.min(jobs as usize));
         match &self.kind {
             Kind::Generated(entry) => entry.build(request),
-            Kind::Trace(jobs) => {
+            Kind::Trace(jobs, gpus) => {
                 let problem = || "is missing; a trace doesn't tell how many servers there were".to_owned();
                 let servers = request.servers.ok_or_else(|| WorkloadError { key: "servers", problem: problem() })?;
                 request.check()?;
-                Ok(trace::recorded(jobs[..first(jobs.len())].iter().cloned(), servers))
+                Ok(trace::recorded(jobs[..first(jobs.len())].iter().cloned(), servers, *gpus))
             }
             Kind::Pollux(rows) => {
                 request.check()?;
@@ -129,7 +138,7 @@ impl<'a> Columns<'a> {
 type Read = (Kind, usize, Vec<String>);
 
 /// The jobs of a trace, from the first arrival on.
-fn jobs(path: &Path, columns: &Columns<'_>) -> Result<Read, Failure> {
+fn jobs(path: &Path, columns: &Columns<'_>, servers: fn(u32) -> u32) -> Result<Read, Failure> {
     let mut wanted = vec![columns.time, columns.gpus, columns.duration];
     wanted.extend(columns.name);
     let mut names = Names::default();
@@ -152,7 +161,7 @@ fn jobs(path: &Path, columns: &Columns<'_>) -> Result<Read, Failure> {
         .map(|(time, job)| trace::Recorded { arrival: Span::from_seconds(time - first), ..job })
         .collect();
     let count = jobs.len();
-    Ok((Kind::Trace(jobs), count, found.wrong))
+    Ok((Kind::Trace(jobs, servers), count, found.wrong))
 }
 
 fn pollux_rows(path: &Path) -> Result<Read, Failure> {
@@ -280,6 +289,17 @@ mod tests {
         assert_eq!((workload.jobs.len(), workload.servers.len()), (1, 16));
         assert!(source.left_out[0].contains("line 3, column \"application\": \"gpt\" must be one of"));
         assert!(source.left_out[1].contains("line 4, column \"num_replicas\""), "{:?}", source.left_out);
+    }
+
+    #[test]
+    fn elasticflows_jobs_run_on_servers_of_eight_gpus() {
+        let text = "job_id,submission_time,duration,num_gpu\nfb10-98,2000,60,64\n965d-70,1000,5,1\n965d-70,9,0,1\n";
+        let source = of("elasticflow", text, None).unwrap();
+        let workload = source.build(&request(Some(3), None)).unwrap();
+        let jobs: Vec<_> = workload.jobs.iter().map(|job| (job.spec.name.as_str(), job.arrival.0)).collect();
+        assert_eq!(jobs, [("965d-70", 0), ("fb10-98", 1_000_000)]);
+        assert!(workload.servers.iter().all(|server| server.devices.len() == 8));
+        assert!(source.left_out[0].contains("line 4, column \"duration\": \"0\""), "{:?}", source.left_out);
     }
 
     #[test]
