@@ -20,8 +20,8 @@ pub struct Observed {
     pub takes_submissions: bool,
     /// The events.
     pub events: Vec<Event>,
-    /// The manager's messages about jobs. For a failure: slot, exit code, and path of the log.
-    pub messages: Vec<(JobId, String)>,
+    /// The manager's messages about jobs in an incarnation. For a failure: slot, exit code, and path of the log.
+    pub messages: Vec<(JobId, Incarnation, String)>,
 }
 
 /// Converts an observation. A snapshot becomes a resync from `SyncBegin` to `SyncEnd`.
@@ -87,7 +87,7 @@ impl Observed {
         self.events.extend(end.map(|end| Event::JobEnded { job, end }));
         self.events.push(Event::Observed { job, incarnation: Incarnation(seen.incarnation), slots, phase });
         if !seen.message.is_empty() {
-            self.messages.push((job, seen.message));
+            self.messages.push((job, Incarnation(seen.incarnation), seen.message));
         }
         Ok(())
     }
@@ -158,7 +158,7 @@ mod tests {
         let Event::Observed { job, slots, phase, .. } = &read.events[3] else { panic!("{:?}", read.events) };
         assert_eq!((*job, *phase, slots[0].role), (JobId(7), Phase::Running, Role::Server));
         assert!(matches!(read.events[4], Event::SyncEnd { owns_queue: true, .. }));
-        assert_eq!(read.messages, [(JobId(7), "m".to_owned())]);
+        assert_eq!(read.messages, [(JobId(7), Incarnation(2), "m".to_owned())]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{
     answers::{HostError, Reply, Submission, Submitted, Unwritten},
     command::Command,
     metrics::HostMetrics,
-    view::View,
+    view::{View, count},
 };
 use crate::access::{Role as Access, Who};
 
@@ -123,9 +123,9 @@ impl FeedHost for Host {
 impl Host {
     /// Updates sampled gauges. The scheduler's thread only makes a copy.
     pub(crate) async fn measure(&self) -> Result<(), HostError> {
-        let (overview, age) = self.read(|view| (view.overview(false), view.decision_age())).await?;
+        let (state, age) = self.read(|view| (view.scheduler.state().clone(), view.decision_age())).await?;
         self.metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);
-        for (name, count) in overview.count() {
+        for (name, count) in count(&state) {
             self.metrics.jobs.with_label_values(&[name]).set(count);
         }
         Ok(())

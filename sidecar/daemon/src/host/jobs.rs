@@ -225,13 +225,19 @@ impl Owner {
         Ok(())
     }
 
+    /// The manager's latest message about an active job's present incarnation.
+    pub(super) fn message(&self, job: &Job) -> Option<&str> {
+        let (incarnation, text) = self.messages.get(&job.id)?;
+        (*incarnation == job.issued.incarnation).then_some(text.as_str())
+    }
+
     /// The record of an active job for the time after its end.
     pub(super) fn last_words(&self, at: Time, job: JobId, end: End, message: Option<String>) -> Option<EndedJob> {
         let state = self.scheduler.state();
         let found = state.job(job)?;
         let mut status = job_status(state, found);
         end_name(end).clone_into(&mut status.state);
-        status.reason = message.or_else(|| self.messages.get(&job).cloned()).unwrap_or_default();
+        status.reason = message.or_else(|| self.message(found).map(str::to_owned)).unwrap_or_default();
         if let Verdict::Stop(reason) = &found.verdict {
             status.reason = reason.describe_to(state, &found.spec.tenant);
         }

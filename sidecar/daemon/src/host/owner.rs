@@ -9,7 +9,7 @@ use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot, watch},
 };
-use trainmaster_core::{DecisionId, Event, EventError, JobId, Scheduler, Span, Time};
+use trainmaster_core::{DecisionId, Event, EventError, Incarnation, JobId, Scheduler, Span, Time};
 use trainmaster_feed::Feed;
 use trainmaster_host::{Clock, JournalLimits, Outcome, Ran, TicketLimits, Tickets};
 use trainmaster_proto::v1;
@@ -83,8 +83,8 @@ pub(super) struct Owner {
     pub(super) threads: Handle,
     pub(super) secrets: HashMap<JobId, String>,
     pub(super) ended: EndedJobs,
-    /// The managers' latest texts about active jobs.
-    pub(super) messages: HashMap<JobId, String>,
+    /// The managers' latest texts about active jobs, each with the incarnation that it is about.
+    pub(super) messages: HashMap<JobId, (Incarnation, String)>,
     /// Jobs that end once they have no slots any more.
     pub(super) stopping: BTreeSet<JobId>,
     pub(super) sessions: BTreeMap<String, Session>,

@@ -1,8 +1,8 @@
 //! Read access to the owner's state.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
-use trainmaster_core::{Job, Scheduler, State};
+use trainmaster_core::{Job, JobId, Scheduler, State, Verdict, text::shown};
 use trainmaster_proto::{JOB_STATES, job_from_spec, job_state, job_status, mode_name, v1};
 
 use super::owner::Owner;
@@ -10,6 +10,9 @@ use crate::{
     access::Scope,
     ended::{EndedJob, EndedJobs},
 };
+
+/// Most characters of a manager's message in a list. `explain` has all of it.
+const LONGEST_IN_LISTS: usize = 200;
 
 /// The current scheduler and the data beside it.
 pub(crate) struct View<'a> {
@@ -28,6 +31,8 @@ pub(crate) struct Overview {
     decision: u64,
     next_decision: Option<i64>,
     fallback: String,
+    /// The managers' latest messages about jobs that should run and have no slots, as after a failure.
+    said: HashMap<JobId, String>,
 }
 
 impl Owner {
@@ -53,12 +58,25 @@ impl View<'_> {
             decision: self.settled.0,
             next_decision: self.next_decision(),
             fallback: self.fallback(),
+            said: self.said(),
         }
     }
 
+    /// O(messages).
+    fn said(&self) -> HashMap<JobId, String> {
+        let state = self.scheduler.state();
+        let about = |id: &JobId| {
+            let job = state.job(*id)?;
+            let starts = job.seen.allocation.is_none() && matches!(state.effective(job), Verdict::Run(_));
+            let text = self.owner.message(job).filter(|_| starts)?;
+            Some((*id, shown(text, LONGEST_IN_LISTS).into()))
+        };
+        self.owner.messages.keys().filter_map(about).collect()
+    }
+
     /// The manager's latest message about an active job.
-    pub(crate) fn message(&self, job: trainmaster_core::JobId) -> Option<&str> {
-        self.owner.messages.get(&job).map(String::as_str)
+    pub(crate) fn message(&self, job: &Job) -> Option<&str> {
+        self.owner.message(job)
     }
 
     /// Attached managers.
@@ -92,18 +110,18 @@ impl View<'_> {
     }
 }
 
-impl Overview {
-    /// Number of active jobs by state.
-    pub(super) fn count(&self) -> [(&'static str, i64); JOB_STATES.len()] {
-        let mut counts = JOB_STATES.map(|name| (name, 0));
-        for job in self.state.jobs.values() {
-            let name = job_state(&self.state, job);
-            let (_, count) = counts.iter_mut().find(|(known, _)| *known == name).expect("all states are in the table");
-            *count += 1;
-        }
-        counts
+/// Number of active jobs by state.
+pub(super) fn count(state: &State) -> [(&'static str, i64); JOB_STATES.len()] {
+    let mut counts = JOB_STATES.map(|name| (name, 0));
+    for job in state.jobs.values() {
+        let name = job_state(state, job);
+        let (_, count) = counts.iter_mut().find(|(known, _)| *known == name).expect("all states are in the table");
+        *count += 1;
     }
+    counts
+}
 
+impl Overview {
     /// The list of the jobs that a caller sees. Ended jobs come first, then active ones in the order of submission.
     /// With `specs`, active jobs contain their specifications.
     pub(crate) fn list(&self, specs: bool, scope: &Scope) -> v1::ListReply {
@@ -111,11 +129,14 @@ impl Overview {
         let sees = |job: &&Arc<Job>| {
             scope.sees(&job.spec.tenant, job.external.as_ref().map(|external| external.cluster.as_str()))
         };
-        let active =
-            self.state.jobs.values().filter(sees).map(|job| v1::JobStatus {
-                spec: specs.then(|| job_from_spec(&job.spec)),
-                ..job_status(&self.state, job)
-            });
+        let active = self.state.jobs.values().filter(sees).map(|job| {
+            let mut status = job_status(&self.state, job);
+            status.spec = specs.then(|| job_from_spec(&job.spec));
+            if let Some(text) = self.said.get(&job.id) {
+                status.reason.clone_from(text);
+            }
+            status
+        });
         v1::ListReply {
             jobs: ended.chain(active).collect(),
             decision: self.decision,

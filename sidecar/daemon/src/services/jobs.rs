@@ -136,7 +136,7 @@ impl Jobs for JobsService {
             };
             let explanation = view.scheduler.explain(view.now(), found.id).expect("it is active");
             let mut lines: Vec<String> = explanation.findings.iter().map(|finding| finding.text.clone()).collect();
-            lines.extend(view.message(found.id).map(|message| format!("its manager says: {message}")));
+            lines.extend(view.message(found).map(|message| format!("its manager says: {message}")));
             let json = serde_json::to_string(&explanation).expect("an explanation is plain data");
             Ok(v1::ExplainReply { lines, json })
         });

@@ -203,6 +203,42 @@ async fn a_managers_message_about_an_end_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_list_says_why_a_program_starts_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&clients, "fake", servers(2, 1)).await;
+    let mut small = spec("one");
+    small.worker.max = 1;
+    small.server.as_mut().unwrap().max = 1;
+    let job = clients.submit(&small).await.unwrap().job;
+    let there = clients.until_job("one", |job| job.state == "running").await.slots[0].server.clone();
+    let starting = |incarnation: u32, message: &str| v1::ObservedJob {
+        job,
+        incarnation,
+        slots: Vec::new(),
+        phase: ObservedPhase::Starting.into(),
+        message: message.into(),
+    };
+    let words = "worker 0 ended with exit code 1 (log /tmp/x: \"no data\"); failure 1 of 8, again after 500ms";
+    manager.say("fake", starting(1, words)).await;
+    clients.until_job("one", |job| job.reason == words).await;
+    // Somewhere else, it's a start like any other.
+    let delta = v1::Delta { servers_left: vec![there], ..v1::Delta::default() };
+    manager.observations.send(observation("fake", Kind::Delta(delta))).await.unwrap();
+    let moved = clients.until_job("one", |job| job.state == "running" && job.incarnation > 1).await;
+    manager.say("fake", starting(moved.incarnation, "")).await;
+    clients.until_job("one", |job| job.reason.ends_with("its manager is starting it")).await;
+    // What its manager says of the old one comes late. The next message shows that this one was read.
+    manager.say("fake", starting(1, words)).await;
+    let long = "\u{1}".repeat(5000);
+    manager.say("fake", starting(moved.incarnation, &long)).await;
+    let job = clients.until_job("one", |job| !job.reason.ends_with("its manager is starting it")).await;
+    assert!(job.reason != words && job.reason.chars().count() <= 210, "{}", job.reason);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_waited_out() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
