@@ -234,6 +234,40 @@ fn hypersched_gives_more_workers_to_larger_gains() {
     }
 }
 
+/// Jobs whose accuracy stagnates, or whose deadline is over, in the order in which they would end.
+#[test]
+fn hypersched_gives_the_only_gpu_to_the_flat_job_that_ends_first() {
+    let still: fn(f64) -> f64 = |epoch| f64::min(0.1 * epoch, 0.3);
+    let job = |name: &str, max_epochs| JobSpec {
+        convergence: Convergence { max_epochs, ..Convergence::default() },
+        ..linear(name, (1, 1, 1))
+    };
+    for (long, short) in [(500, 20), (500, 499)] {
+        assert_eq!(only_one_stays([job("a", long), job("b", short)], [still, still]), [false, true]);
+        assert_eq!(only_one_stays([job("a", short), job("b", long)], [still, still]), [true, false]);
+    }
+    let late = |name: &str, epochs| JobSpec { deadline: Some(Span(MINUTE)), ..job(name, epochs) };
+    let fast: fn(f64) -> f64 = |epoch| 0.9 - 0.54 / (0.2 * epoch + 1.0);
+    assert_eq!(only_one_stays([late("a", 500), late("b", 20)], [fast, fast]), [false, true]);
+    assert_eq!(only_one_stays([late("a", 20), late("b", 500)], [fast, fast]), [true, false]);
+}
+
+#[test]
+fn hypersched_lets_flat_jobs_grow_where_nobody_gains() {
+    let mut scheduler = cluster(plain("hypersched"), &[gpus("s0", 4)]);
+    let job = |name| JobSpec { deadline: Some(Span(60 * MINUTE)), ..linear(name, (1, 3, 1)) };
+    let [flat, rises] = ["flat", "rises"].map(|name| submit(&mut scheduler, 0, job(name)));
+    decide(&mut scheduler, 0);
+    accuracies(&mut scheduler, MINUTE, flat, 12, |epoch| f64::min(0.1 * epoch, 0.5));
+    accuracies(&mut scheduler, MINUTE, rises, 12, |epoch| 0.9 - 0.54 / (0.2 * epoch + 1.0));
+    decide(&mut scheduler, MINUTE);
+    assert_eq!([flat, rises].map(|job| shape(&scheduler, job).workers), [1, 3]);
+    see(&mut scheduler, 2 * MINUTE, rises, false);
+    end(&mut scheduler, 2 * MINUTE, rises);
+    decide(&mut scheduler, 2 * MINUTE);
+    assert_eq!(shape(&scheduler, flat).workers, 3);
+}
+
 /// Rounds of a minute: which jobs ran in each. Stopped jobs are gone at once, and running jobs train.
 fn rounds(scheduler: &mut Scheduler, from: i64, count: i64, jobs: &[JobId]) -> Vec<Vec<bool>> {
     let round = |at: i64| {

@@ -7,7 +7,7 @@
 //!
 //! * A job is **flat** if the best accuracy of its last `window` epochs is less than `threshold` above the best one
 //!   before them. It pauses while others wait: these get their smallest shapes first. It continues when there is room
-//!   again.
+//!   again. Among flat jobs, the one with the least remaining GPU time is first. They grow where nobody gains.
 //! * The **gain** of a shape is the accuracy that the job is predicted to add to its best before its deadline in that
 //!   shape. Smallest shapes go by their gain per GPU. Then single workers with their parameter servers go by the same
 //!   rule, for jobs that can be resized. The other jobs get their requested shape or nothing.
@@ -18,8 +18,10 @@
 //! * With fewer epochs than a forecast needs, but at least two, each future epoch has the gain of the last one. With
 //!   fewer, all accuracy is in the future, so that every trial gets a chance.
 //! * Jobs without a deadline have one at `horizon` from now. After its deadline a job has no gain and counts as flat.
+//! * The order of flat jobs. By width alone, wide jobs that are late wait until all others have ended.
 //! * A waiting job has less time by its restart cost. If no speed is known, a job is assumed to reach its end in its
-//!   requested shape in time, and gets no more than that.
+//!   requested shape in time, and gets no more than that. A flat job that has never started counts as ending within a
+//!   minute, so that it gets a chance. One that started and has no speed is last.
 //!
 //! Choose it for comparisons, or for model development with deadlines. Without reports of accuracy it is first come,
 //! first served, with small jobs first.
@@ -27,7 +29,10 @@
 //! Cost: O(T log J) for T steps of J jobs, O(57·n) for each job with a new accuracy among n ≤ 512 epochs, plus O(log S)
 //! per placed slot.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::engine::{About, Budget, Build, Engine, EngineError, Parameters, Round, Triggers, placing::Placing, round};
 use crate::{
@@ -39,6 +44,9 @@ use crate::{
     state::State,
     time::Span,
 };
+
+/// Scale of the order among flat jobs: below every other gain that isn't 0.
+const FLAT: f64 = 1e-100;
 
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
@@ -83,7 +91,7 @@ impl Build for Hypersched {
             window: parameters.whole("window", 5, 1..=10_000, window)?,
             threshold: parameters.number("threshold", 0.005, 0.0..=1.0, threshold)?,
             horizon: parameters.span("horizon", "24h", horizon)?,
-            placing: Placing::of(parameters, "spread")?,
+            placing: Placing::of(parameters, "consolidate")?,
         })
     }
 }
@@ -105,9 +113,17 @@ impl Engine for Hypersched {
             let restart = if job.verdict.allocation().is_some() { Span::ZERO } else { job.learnt.restart_cost };
             Span((deadline - state.now).0.saturating_sub(restart.0))
         };
-        let gain = |job: &Job, shape| ahead[&job.id].1.gain(epochs(job, shape, left(job)));
-        let rank = |job: &Job| u8::from(left(job) <= Span::ZERO || self.is_flat(job));
-        round.by_gain(self.placing, rank, gain)?;
+        let flat: BTreeSet<JobId> = (state.jobs.values())
+            .filter(|job| left(job) <= Span::ZERO || self.is_flat(job))
+            .map(|job| job.id)
+            .collect();
+        let gain = |job: &Job, shape| {
+            if flat.contains(&job.id) {
+                return FLAT / remaining(job, shape).max(Span::seconds(1)).as_seconds();
+            }
+            ahead[&job.id].1.gain(epochs(job, shape, left(job)))
+        };
+        round.by_gain(self.placing, |job| u8::from(flat.contains(&job.id)), gain)?;
         round.index.ahead = ahead;
         Ok(())
     }
@@ -164,6 +180,12 @@ impl Ahead {
             }
         }
     }
+}
+
+/// Time to a flat job's end.
+fn remaining(job: &Job, shape: Shape) -> Span {
+    let unknown = if job.seen.started.is_none() { Span::seconds(60) } else { Span(i64::MAX) };
+    round::remaining_time(job, shape).unwrap_or(unknown)
 }
 
 /// Epochs that a job trains in the remaining time.
