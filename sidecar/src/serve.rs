@@ -66,10 +66,25 @@ impl ServeArgs {
         config.available = available;
         let settings = &mut config.settings;
         settings.parameters.extend(self.set.iter().map(|Assignment(key, value)| (key.clone(), value.clone())));
-        entry(&settings.engine).map_err(Error::msg)?.build(&settings.parameters)?;
-        entry(&settings.fallback).map_err(|problem| anyhow!("fallback: {problem}"))?;
+        // Flags change what the file says.
+        let file = flags.config.as_deref().filter(|_| flags.engine.is_none() && self.set.is_empty());
+        check_engines(settings, file)?;
         Ok(config)
     }
+}
+
+/// Checks that the engine accepts its parameters, and that the one for its failures exists. `file`: what the error
+/// names.
+pub(crate) fn check_engines(settings: &Settings, file: Option<&Path>) -> anyhow::Result<()> {
+    let build = || {
+        entry(&settings.engine).map_err(Error::msg)?.build(&settings.parameters)?;
+        entry(&settings.fallback).map_err(|problem| anyhow!("fallback: {problem}"))?;
+        Ok(())
+    };
+    build().map_err(|error: Error| match file {
+        Some(file) => anyhow!("{}: [scheduler]: {error}", file.display()),
+        None => error,
+    })
 }
 
 /// Runs the daemon until SIGINT (Ctrl-C) or SIGTERM. A second signal ends it without waiting.

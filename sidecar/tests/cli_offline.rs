@@ -178,6 +178,28 @@ fn speeds_of_groups_follow_the_networks_levels() {
         .fails(1, &["--batch 64", "local_bsz"]);
 }
 
+/// What `serve` refuses, `doctor` finds. Both name the file.
+#[test]
+fn an_engine_that_a_configuration_gets_wrong_is_named_with_its_file() {
+    let wrong = [
+        ("engine = \"optimos\"", "optimos"),
+        ("engine = \"drf\"\nparameters = { placement = \"loose\" }", "loose"),
+        ("engine = \"drf\"\nfallback = \"nobody\"", "nobody"),
+    ];
+    for (settings, word) in wrong {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("conf.toml"), format!("[scheduler]\n{settings}\n")).unwrap();
+        let file = ["--config", "conf.toml", "--state-dir", "state"];
+        // Nothing answers there.
+        let doctor = trainmaster(folder.path(), &[&["doctor", "--server", "http://127.0.0.1:9"], &file[..]].concat());
+        let found = doctor.out.lines().find(|line| line.contains("configuration")).unwrap_or_default().to_owned();
+        assert!(found.contains("bad") && found.contains("conf.toml: [scheduler]: ") && found.contains(word), "{found}");
+        let serve = trainmaster(folder.path(), &[&["serve"], &file[..]].concat());
+        serve.fails(1, &["conf.toml: [scheduler]: ", word]);
+        assert!(!folder.path().join("state").exists(), "nothing was started");
+    }
+}
+
 #[test]
 fn engines_are_listed_with_their_parameters() {
     let folder = TempDir::new().unwrap();

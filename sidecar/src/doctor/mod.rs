@@ -5,9 +5,10 @@ mod machine;
 
 use std::path::PathBuf;
 
+use anyhow::Error;
 use clap::Args;
 use serde::Serialize;
-use trainmaster_daemon::{AdapterChoice, Flags};
+use trainmaster_daemon::{AdapterChoice, Config, Flags};
 use trainmaster_manager::{Adapters, Check, Health};
 use trainmaster_terminal::{
     Failure, Mood, Output, Paper, Show,
@@ -15,6 +16,8 @@ use trainmaster_terminal::{
     one_line,
     sheet::{Column, Entry, Sheet},
 };
+
+use super::serve::check_engines;
 
 /// The command's arguments: the relevant ones of `serve`.
 #[derive(Args, Debug)]
@@ -53,7 +56,8 @@ pub(crate) async fn run(
             trainer: args.trainer.clone(),
             ..Flags::default()
         };
-        match flags.config() {
+        let checked = |config: Config| check_engines(&config.settings, args.config.as_deref()).map(|()| config);
+        match flags.config().map_err(Error::from).and_then(checked) {
             Ok(mut config) => {
                 config.available = adapters;
                 // Without other arguments, the adapters and the folder of the running daemon are checked.
