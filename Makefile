@@ -35,7 +35,7 @@ bench: ## measure rounds of optimus and mlfs, and arrivals in oasis and edge, ea
 	cargo bench --locked -p trainmaster-core --bench dispatch
 	cargo bench --locked -p trainmaster-core --bench task
 
-fits: ## generate docs/fits.md from measured curves (../shared/data, not in the repository) and a measured grid
+fits: ## generate docs/fits.md from measured curves (../shared/data, not in the repository) and measured grids
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer
 	cargo run --release --locked -q -p trainmaster --example fits > target/fits.md
 	mv target/fits.md docs/fits.md

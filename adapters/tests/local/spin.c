@@ -1,8 +1,9 @@
-// Keeps the first NVIDIA GPU busy for ARGUMENT 1 ms, then idle for ARGUMENT 2 ms, for ever. It needs nothing but the
-// driver, whose compiler takes the kernel's PTX.
+// Keeps the first NVIDIA GPU busy for ARGUMENT 1 ms, then idle for ARGUMENT 2 ms, for ever, or ends ("once"). It needs
+// nothing but the driver, whose compiler takes the kernel's PTX.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static const char kernel[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
@@ -37,8 +38,12 @@ static void must(int error, const char *what) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 3 || !(driver = dlopen("libcuda.so.1", RTLD_NOW))) {
-        fprintf(stderr, "usage: spin BUSY_MS IDLE_MS, on a machine with an NVIDIA GPU\n");
+    if (count != 3) {
+        fprintf(stderr, "usage: spin BUSY_MS IDLE_MS\n");
+        return 2;
+    }
+    if (!(driver = dlopen("libcuda.so.1", RTLD_NOW))) {
+        fprintf(stderr, "no driver of an NVIDIA GPU: %s\n", dlerror());
         return 1;
     }
     int (*init)(unsigned) = function("cuInit");
@@ -64,6 +69,9 @@ int main(int count, char **arguments) {
     for (;;) {
         must(launch(spin, 1, 1, 1, 1, 1, 1, 0, NULL, given, NULL), "cuLaunchKernel");
         must(wait(), "cuCtxSynchronize");
+        if (!strcmp(arguments[2], "once")) {
+            return 0;
+        }
         usleep(idle);
     }
 }
