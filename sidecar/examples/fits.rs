@@ -1,7 +1,7 @@
 //! Writes docs/fits.md: how well `trainmaster fit` does on measured speeds and losses. `make fits` runs it.
 //!
-//! Reads the shared measurements in ../shared/data beside the checkout, and measures two (p, w) grids with the trainer on
-//! this machine, one with emulated devices and one without.
+//! Reads the shared measurements in ../shared/data beside the checkout, and measures two (p, w) grids with the trainer
+//! on this machine, one with emulated devices and one without.
 
 use std::{
     collections::BTreeMap,

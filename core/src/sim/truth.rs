@@ -107,8 +107,8 @@ pub struct StepTime {
     pub per_example: f64,
     /// Constant time of a pass: kernel launches, what the backward pass doesn't owe to its examples.
     pub per_step: f64,
-    /// Number of examples that a worker's memory holds, at least 1. More are computed in several passes, whose gradients
-    /// are added up before the exchange.
+    /// Number of examples that a worker's memory holds, at least 1. More are computed in several passes, whose
+    /// gradients are added up before the exchange.
     pub at_once: u32,
     /// Gradients and parameters of all workers through one of p parameter servers.
     pub exchange: f64,

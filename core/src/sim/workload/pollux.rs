@@ -14,9 +14,9 @@
 //! (`validation-*.csv`), as in their simulator; interpolated between two batches on logarithmic scales. The iterations
 //! that their runs counted are 9 % fewer to 2 % more. NCF's are counted.
 //!
-//! **Calibration** (`core/tests/calibration.rs`). Under a plain program with the rules of the authors' Tiresias (a round
-//! a minute, 30 s a restart), the jobs of their files take 0.96, 0.96, 0.98 and 0.97 of the published average JCT at
-//! loads 0.5, 1, 1.5 and 2, four files each. With counted iterations and one pass it would be 0.86 to 0.89.
+//! **Calibration** (`core/tests/calibration.rs`). Under a plain program with the rules of the authors' Tiresias (a
+//! round a minute, 30 s a restart), the jobs of their files take 0.96, 0.96, 0.98 and 0.97 of the published average
+//! JCT at loads 0.5, 1, 1.5 and 2, four files each. With counted iterations and one pass it would be 0.86 to 0.89.
 //!
 //! Pollux itself chooses batches during training. Engines here keep the submitted ones, as its "tuned" jobs do
 //! elsewhere. CPU and memory (4 cores and 16 GiB per worker, of 48 and 192 on a server) are our choice, so that GPUs
