@@ -150,7 +150,7 @@ fn grid(tools: &Tools, scratch: &Path) -> Result<()> {
          servers,\n\
          1 to 6 workers, without emulation. With few cores, more processes share the same processors, which no term of \
          the model\n\
-         describes: a hard case.\n\n\
+         describes. The forms of parameter servers give no intervals.\n\n\
          {SPEED_HEADER}"
     );
     let own: &[&str] = &[

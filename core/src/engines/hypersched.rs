@@ -23,8 +23,9 @@
 //!   requested shape in time, and gets no more than that. A flat job that has never started counts as ending within a
 //!   minute, so that it gets a chance. One that started and has no speed is last.
 //!
-//! Choose it for comparisons, or for model development with deadlines. Without reports of accuracy it is first come,
-//! first served, with small jobs first.
+//! Choose it for comparisons, or for model development with deadlines. It leaves GPUs idle where jobs reach their end
+//! before their deadline (`horizon`) in a small shape. Without reports of accuracy it is first come, first served, with
+//! small jobs first, until their deadlines.
 //!
 //! Cost: O(T log J) for T steps of J jobs, O(57·n) for each job with a new accuracy among n ≤ 512 epochs, plus O(log S)
 //! per placed slot.
