@@ -165,10 +165,6 @@ impl Cluster {
     /// This machine as one server: its CPUs, its memory and its NVIDIA GPUs.
     pub fn this_machine() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let gpus = fs::read_dir("/dev").into_iter().flatten().flatten().filter(|entry| {
-            let name = entry.file_name();
-            name.to_str().and_then(|name| name.strip_prefix("nvidia")).is_some_and(|rest| rest.parse::<u32>().is_ok())
-        });
         let mut capacity = BTreeMap::from([("cpu".to_owned(), i64::try_from(cpus).unwrap_or(1) * 1000)]);
         if let Some(mib) = machine_memory() {
             capacity.insert("memory".into(), mib);
@@ -179,7 +175,7 @@ impl Cluster {
         let server = VirtualServer {
             name: name.into(),
             capacity,
-            devices: vec!["gpu".into(); gpus.count()],
+            devices: vec!["gpu".into(); gpus_here()],
             labels: BTreeMap::new(),
             first_device: 0,
         };
@@ -346,6 +342,13 @@ fn devices(value: &Value) -> Result<Vec<String>, String> {
             .collect(),
         _ => Err(allowed()),
     }
+}
+
+/// Number of this machine's NVIDIA GPUs: those with a device file.
+pub(crate) fn gpus_here() -> usize {
+    let is_gpu = |name: &str| name.strip_prefix("nvidia").is_some_and(|rest| rest.parse::<u32>().is_ok());
+    let devices = fs::read_dir("/dev").into_iter().flatten().flatten();
+    devices.filter(|entry| entry.file_name().to_str().is_some_and(is_gpu)).count()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 
 use super::{
     Options,
-    cluster::{Cluster, machine_memory},
+    cluster::{Cluster, gpus_here, machine_memory},
     command::{DEFAULT_PROGRAM, Programs},
     gpus::Reader,
     user::User,
@@ -26,7 +26,7 @@ pub fn doctor(cluster: &Cluster, options: &Options) -> Vec<Check> {
         limit("open files", Resource::Nofile, SPARE_FILES + slots(cluster)),
         limit("processes", Resource::Nproc, THREADS_PER_SLOT * slots(cluster)),
         memory(cluster),
-        gpus(cluster, Reader::start),
+        gpus(cluster, gpus_here(), Reader::start),
     ]
 }
 
@@ -96,24 +96,39 @@ fn limit(name: &'static str, resource: Resource, wanted: u64) -> Check {
     }
 }
 
-/// How many of the cluster's GPUs their driver measures.
-fn gpus(cluster: &Cluster, reader: impl FnOnce() -> Reader) -> Check {
+/// Whether the cluster's GPUs are there, and how many of them their driver measures.
+fn gpus(cluster: &Cluster, here: usize, reader: impl FnOnce() -> Reader) -> Check {
     let found = |verdict, detail| Check::new("GPUs", verdict, detail);
-    match (cluster.real_gpus(), cluster.device_count()) {
-        (_, 0) => found(Health::Good, "the cluster has none".into()),
-        (0, devices) => found(Health::Good, format!("{devices} emulated; real_gpus = true: this machine's")),
-        (stated, _) => match reader().read(stated).iter().flatten().count() {
-            measured if measured == stated as usize => {
-                found(Health::Good, format!("the driver measures the use of all {stated}"))
-            }
-            measured => {
-                let detail = format!(
-                    "the driver measures the use of {measured} of {stated}; of the others, jobs count as using all \
-                     that they were given"
-                );
-                found(Health::Doubtful, detail)
-            }
-        },
+    let stated = cluster.real_gpus();
+    match cluster.device_count() {
+        0 if here == 0 => {
+            return found(Health::Good, "the cluster has none; this machine has no NVIDIA GPU (/dev/nvidia0)".into());
+        }
+        0 => return found(Health::Good, format!("the cluster has none of this machine's {here}")),
+        devices if stated == 0 => {
+            return found(Health::Good, format!("{devices} emulated; with real_gpus = true they are this machine's"));
+        }
+        _ => {}
+    }
+    if stated as usize > here {
+        let detail =
+            format!("the cluster has {stated}, and this machine {here} (/dev/nvidia0, …): jobs would get none");
+        return found(Health::Bad, detail);
+    }
+    match reader().read(stated).iter().flatten().count() {
+        measured if measured == stated as usize => {
+            found(Health::Good, format!("the driver measures the use of all {stated}"))
+        }
+        0 => {
+            found(Health::Doubtful, "their driver doesn't tell their use; jobs count as using all that they got".into())
+        }
+        measured => {
+            let detail = format!(
+                "the driver measures the use of {measured} of {stated}; of the others, jobs count as using all that \
+                 they were given"
+            );
+            found(Health::Doubtful, detail)
+        }
     }
 }
 
@@ -136,20 +151,35 @@ mod tests {
     use super::{super::gpus::scripted, *};
 
     #[test]
-    fn the_check_of_gpus_says_how_many_are_measured() {
+    fn the_check_of_gpus_says_how_many_are_there_and_measured() {
         let folder = tempfile::tempdir().unwrap();
-        let check = |text: &str| {
+        let check = |text: &str, here| {
             let text = format!("{text}\n[[server]]\nname = \"a\"\ncpu = 2");
-            let check = gpus(&Cluster::parse(&text, "test").unwrap(), || scripted(folder.path(), [1, 2], 0));
+            let check = gpus(&Cluster::parse(&text, "test").unwrap(), here, || scripted(folder.path(), [1, 2], 0));
             (check.verdict, check.detail)
         };
         let server = |gpus: u32| format!("[[server]]\nname = \"g\"\ngpu = {gpus}");
-        assert_eq!(check("real_gpus = true"), (Health::Good, "the cluster has none".into()));
-        assert_eq!(check(&server(2)), (Health::Good, "2 emulated; real_gpus = true: this machine's".into()));
-        let real = |gpus| check(&format!("real_gpus = true\n{}", server(gpus)));
-        assert_eq!(real(2), (Health::Good, "the driver measures the use of all 2".into()));
-        let (verdict, detail) = real(4);
-        assert_eq!(verdict, Health::Doubtful);
-        assert!(detail.starts_with("the driver measures the use of 2 of 4; "), "{detail}");
+        let real = |gpus, here| check(&format!("real_gpus = true\n{}", server(gpus)), here);
+        let cases = [
+            (check("real_gpus = true", 0), Health::Good, "this machine has no NVIDIA GPU"),
+            (check("real_gpus = true", 2), Health::Good, "none of this machine's 2"),
+            (check(&server(2), 0), Health::Good, "2 emulated; with real_gpus = true they are this machine's"),
+            (real(2, 2), Health::Good, "the driver measures the use of all 2"),
+            (real(4, 4), Health::Doubtful, "the driver measures the use of 2 of 4; "),
+            (real(4, 2), Health::Bad, "the cluster has 4, and this machine 2"),
+            (real(1, 0), Health::Bad, "the cluster has 1, and this machine 0"),
+        ];
+        for ((verdict, detail), expected, words) in cases {
+            assert!(verdict == expected && detail.contains(words), "{words:?}: {verdict:?}, {detail}");
+        }
+    }
+
+    #[test]
+    fn gpus_of_a_driver_that_doesnt_answer_are_doubtful() {
+        let cluster = Cluster::parse("real_gpus = true\n[[server]]\nname = \"a\"\ngpu = 1", "test").unwrap();
+        let check = gpus(&cluster, 1, Reader::start);
+        // A machine with a driver has an answer.
+        let expected = if gpus_here() > 0 { Health::Good } else { Health::Doubtful };
+        assert_eq!(check.verdict, expected, "{}", check.detail);
     }
 }

@@ -108,7 +108,7 @@ impl Found {
     }
 
     fn of(part: &'static str, check: Check) -> Self {
-        Self { part, check: check.name, verdict: check.verdict, detail: check.detail }
+        Self { part, check: check.name, verdict: check.verdict, detail: one_line(&check.detail) }
     }
 }
 
