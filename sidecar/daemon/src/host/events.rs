@@ -94,10 +94,11 @@ impl Owner {
         }
     }
 
-    /// Keeps a manager's text about an incarnation of a job, if no later one is known.
+    /// Keeps a manager's text about an incarnation of a job, if that was issued and no text about a later one is known.
     pub(super) fn take_message(&mut self, manager: &str, (job, incarnation): (JobId, Incarnation), message: &str) {
         let speaker = self.speaker(manager);
-        let its = self.scheduler.state().job(job).is_some_and(|job| self.is_run_by(speaker, job));
+        let found = self.scheduler.state().job(job);
+        let its = found.is_some_and(|job| incarnation <= job.issued.incarnation && self.is_run_by(speaker, job));
         if its && self.messages.get(&job).is_none_or(|(known, _)| *known <= incarnation) {
             self.messages.insert(job, (incarnation, shown(message, LONGEST_MESSAGE).into()));
         }

@@ -225,10 +225,10 @@ impl Owner {
         Ok(())
     }
 
-    /// The manager's latest message about an active job's present incarnation.
-    pub(super) fn message(&self, job: &Job) -> Option<&str> {
+    /// The manager's latest message about an active job, and whether it is about the present incarnation.
+    pub(super) fn message(&self, job: &Job) -> Option<(&str, bool)> {
         let (incarnation, text) = self.messages.get(&job.id)?;
-        (*incarnation == job.issued.incarnation).then_some(text.as_str())
+        Some((text, *incarnation == job.issued.incarnation))
     }
 
     /// The record of an active job for the time after its end.
@@ -237,7 +237,9 @@ impl Owner {
         let found = state.job(job)?;
         let mut status = job_status(state, found);
         end_name(end).clone_into(&mut status.state);
-        status.reason = message.or_else(|| self.message(found).map(str::to_owned)).unwrap_or_default();
+        // A failure can be told of an incarnation that the next one was about to replace.
+        let said = || self.message(found).filter(|(_, present)| *present || end == End::Failed);
+        status.reason = message.or_else(|| said().map(|(text, _)| text.to_owned())).unwrap_or_default();
         if let Verdict::Stop(reason) = &found.verdict {
             status.reason = reason.describe_to(state, &found.spec.tenant);
         }

@@ -68,7 +68,7 @@ impl View<'_> {
         let about = |id: &JobId| {
             let job = state.job(*id)?;
             let starts = job.seen.allocation.is_none() && matches!(state.effective(job), Verdict::Run(_));
-            let text = self.owner.message(job).filter(|_| starts)?;
+            let (text, _) = self.owner.message(job).filter(|(_, present)| starts && *present)?;
             Some((*id, shown(text, LONGEST_IN_LISTS).into()))
         };
         self.owner.messages.keys().filter_map(about).collect()
@@ -76,7 +76,7 @@ impl View<'_> {
 
     /// The manager's latest message about an active job.
     pub(crate) fn message(&self, job: &Job) -> Option<&str> {
-        self.owner.message(job)
+        self.owner.message(job).map(|(text, _)| text)
     }
 
     /// Attached managers.

@@ -5,10 +5,19 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
+use trainmaster_core::JobSpec;
 use trainmaster_daemon::Daemon;
 use trainmaster_proto::v1::{self, ObservedPhase, observation::Kind};
 
 use super::support::{Clients, FakeManager, World, config, observation, servers, spec, until};
+
+/// A job with one worker and one parameter server.
+fn smallest(name: &str) -> JobSpec {
+    let mut spec = spec(name);
+    spec.worker.max = 1;
+    spec.server.as_mut().unwrap().max = 1;
+    spec
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_begins_with_a_snapshot_that_makes_sense() {
@@ -161,9 +170,7 @@ async fn jobs_of_lost_servers_move() {
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let manager = FakeManager::attach(&clients, "fake", servers(2, 1)).await;
-    let mut small = spec("one");
-    small.worker.max = 1;
-    small.server.as_mut().unwrap().max = 1;
+    let small = smallest("one");
     clients.submit(&small).await.unwrap();
     let there = clients.until_job("one", |job| job.state == "running").await.slots[0].server.clone();
     manager.look(|world| assert_eq!(world.running.len(), 1));
@@ -208,9 +215,7 @@ async fn the_list_says_why_a_program_starts_again() {
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let manager = FakeManager::attach(&clients, "fake", servers(2, 1)).await;
-    let mut small = spec("one");
-    small.worker.max = 1;
-    small.server.as_mut().unwrap().max = 1;
+    let small = smallest("one");
     let job = clients.submit(&small).await.unwrap().job;
     let there = clients.until_job("one", |job| job.state == "running").await.slots[0].server.clone();
     let starting = |incarnation: u32, message: &str| v1::ObservedJob {
@@ -221,6 +226,8 @@ async fn the_list_says_why_a_program_starts_again() {
         message: message.into(),
     };
     let words = "worker 0 ended with exit code 1 (log /tmp/x: \"no data\"); failure 1 of 8, again after 500ms";
+    // A text about what was never issued keeps no other away.
+    manager.say("fake", starting(u32::MAX, "of the future")).await;
     manager.say("fake", starting(1, words)).await;
     clients.until_job("one", |job| job.reason == words).await;
     // Somewhere else, it's a start like any other.
@@ -281,9 +288,7 @@ async fn each_manager_receives_jobs_on_its_own_servers() {
     let one = FakeManager::attach(&clients, "one", named("one", 1)).await;
     let two = FakeManager::attach(&clients, "two", named("two", 0)).await;
     two.until("its first plan", |world| (!world.heard.is_empty()).then_some(())).await;
-    let mut small = spec("job");
-    small.worker.max = 1;
-    small.server.as_mut().unwrap().max = 1;
+    let small = smallest("job");
     let job = clients.submit(&small).await.unwrap().job;
     // Its only GPU is there.
     one.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
