@@ -99,36 +99,31 @@ fn limit(name: &'static str, resource: Resource, wanted: u64) -> Check {
 /// Whether the cluster's GPUs are there, and how many of them their driver measures.
 fn gpus(cluster: &Cluster, here: usize, reader: impl FnOnce() -> Reader) -> Check {
     let found = |verdict, detail| Check::new("GPUs", verdict, detail);
-    let stated = cluster.real_gpus();
+    let stated = cluster.real_gpus() as usize;
     match cluster.device_count() {
         0 if here == 0 => {
-            return found(Health::Good, "the cluster has none; this machine has no NVIDIA GPU (/dev/nvidia0)".into());
+            found(Health::Good, "the cluster has none; this machine has no NVIDIA GPU (/dev/nvidia0)".into())
         }
-        0 => return found(Health::Good, format!("the cluster has none of this machine's {here}")),
+        0 => found(Health::Good, format!("the cluster has none of this machine's {here}")),
         devices if stated == 0 => {
-            return found(Health::Good, format!("{devices} emulated; with real_gpus = true they are this machine's"));
+            found(Health::Good, format!("{devices} emulated; with real_gpus = true they are this machine's"))
         }
-        _ => {}
-    }
-    if stated as usize > here {
-        let detail =
-            format!("the cluster has {stated}, and this machine {here} (/dev/nvidia0, …): jobs would get none");
-        return found(Health::Bad, detail);
-    }
-    match reader().read(stated).iter().flatten().count() {
-        measured if measured == stated as usize => {
-            found(Health::Good, format!("the driver measures the use of all {stated}"))
+        devices if stated > here => {
+            let short = format!("the cluster has {devices}, and this machine {here} (/dev/nvidia0, …)");
+            found(Health::Bad, format!("{short}: jobs would get GPUs that don't exist"))
         }
-        0 => {
-            found(Health::Doubtful, "their driver doesn't tell their use; jobs count as using all that they got".into())
-        }
-        measured => {
-            let detail = format!(
-                "the driver measures the use of {measured} of {stated}; of the others, jobs count as using all that \
-                 they were given"
-            );
-            found(Health::Doubtful, detail)
-        }
+        devices => match reader().read(devices).iter().flatten().count() {
+            measured if measured == stated => {
+                found(Health::Good, format!("the driver measures the use of all {stated}"))
+            }
+            measured => {
+                let detail = format!(
+                    "the driver measures the use of {measured} of {stated}; of the others, jobs count as using all \
+                     that they were given"
+                );
+                found(Health::Doubtful, detail)
+            }
+        },
     }
 }
 
