@@ -167,7 +167,7 @@ impl<'a> Program<'a> {
     /// The true duration of its steps, if engines' speed functions can have its form.
     pub(super) fn step_time(&self) -> Option<&StepTime> {
         match &self.truth.speed {
-            Speed::Steps(time) => Some(time).filter(|time| time.is_one_pass(&self.job.spec)),
+            Speed::Steps(time) => Some(time),
             _ => None,
         }
     }

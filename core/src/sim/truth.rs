@@ -138,13 +138,7 @@ impl StepTime {
         local: 1.0,
     };
 
-    /// Whether a worker computes its examples in one pass, in every shape.
-    pub(super) fn is_one_pass(&self, spec: &JobSpec) -> bool {
-        self.passes(spec, f64::from(spec.worker.min)) <= 1.0
-    }
-
-    /// The exact [speed](Self::speed) with each slot on its own server, with each term divided by a factor. For jobs of
-    /// [one pass](Self::is_one_pass).
+    /// The exact [speed](Self::speed) with each slot on its own server, with each term divided by a factor.
     pub(super) fn curve(&self, spec: &JobSpec, error: impl Fn(u64) -> f64) -> SpeedCurve {
         let terms =
             [self.per_example, self.per_step, self.exchange, self.shard, self.ring, self.per_worker, self.per_server];
@@ -154,16 +148,20 @@ impl StepTime {
             term / error(at)
         });
         let batch = spec.batch as f64;
+        let passes = batch / f64::from(self.at_once);
         match spec.mode {
             TrainingMode::AllReduce => {
-                SpeedCurve::of_terms([example * batch, step], [-ring, ring, 0.0, worker, 0.0, 0.0, 0.0, 0.0])
+                SpeedCurve::of_terms([example * batch, step], passes, [-ring, ring, 0.0, worker, 0.0, 0.0, 0.0, 0.0])
             }
-            TrainingMode::Sync => {
-                SpeedCurve::of_terms([example * batch, step], [0.0, 0.0, exchange, worker, server, shard, 0.0, 0.0])
-            }
+            TrainingMode::Sync => SpeedCurve::of_terms(
+                [example * batch, step],
+                passes,
+                [0.0, 0.0, exchange, worker, server, shard, 0.0, 0.0],
+            ),
             // The workers' steps don't wait for each other: all terms are divided by w.
             TrainingMode::Async => SpeedCurve::of_terms(
-                [example * batch + step, 0.0],
+                [example * batch + step * libm::ceil(passes).max(1.0), 0.0],
+                1.0,
                 [0.0, worker, 0.0, 0.0, 0.0, exchange, server, shard],
             ),
         }
@@ -175,13 +173,11 @@ impl StepTime {
         if spec.mode == TrainingMode::Async { examples } else { examples / workers }
     }
 
-    fn passes(&self, spec: &JobSpec, workers: f64) -> f64 {
-        libm::ceil(Self::examples(spec, workers) / f64::from(self.at_once)).max(1.0)
-    }
-
     /// Computation time of one worker in a step.
     fn compute(&self, spec: &JobSpec, workers: f64) -> f64 {
-        self.per_example * Self::examples(spec, workers) + self.per_step * self.passes(spec, workers)
+        let examples = Self::examples(spec, workers);
+        let passes = libm::ceil(examples / f64::from(self.at_once)).max(1.0);
+        self.per_example * examples + self.per_step * passes
     }
 
     fn rest(&self, shape: Shape, network: f64) -> f64 {
@@ -482,18 +478,14 @@ mod tests {
         for (mode, workers, seconds) in expected {
             assert!((step(mode, workers) - seconds).abs() < 1e-12, "{mode:?}, {workers}: {}", step(mode, workers));
         }
-        let least = |workers| {
-            let mut spec = spec();
-            (spec.worker.min, spec.worker.max, spec.worker.requested) = (workers, 10, workers);
-            time.is_one_pass(&spec)
-        };
-        assert_eq!([4, 5].map(least), [false, true]);
     }
 
     #[test]
     fn the_exact_curve_is_the_speed_of_separate_slots() {
-        let time = StepTime { shard: 0.2, ring: 0.3, per_worker: 0.02, per_server: 0.01, ..time() };
-        for mode in [TrainingMode::Sync, TrainingMode::Async, TrainingMode::AllReduce] {
+        let one_pass = StepTime { shard: 0.2, ring: 0.3, per_worker: 0.02, per_server: 0.01, ..time() };
+        let several = StepTime { at_once: 12, ..one_pass };
+        let modes = [TrainingMode::Sync, TrainingMode::Async, TrainingMode::AllReduce];
+        for (time, mode) in [one_pass, several].into_iter().flat_map(|time| modes.map(|mode| (time, mode))) {
             let spec = JobSpec { mode, ..spec() };
             for (servers, workers) in [(1, 1), (1, 9), (3, 5), (8, 2), (17, 40)] {
                 let servers = if mode == TrainingMode::AllReduce { 0 } else { servers };

@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::model::SpeedModel;
 
-/// f(p, w) with multiplied coefficients: one formula for all models, without branches and without heap memory.
+/// f(p, w) with multiplied coefficients: one formula for all models, without heap memory.
 ///
 /// With known M, each model of [`SpeedModel`] has a computation time C and a communication time S. Both are sums of
 /// terms in 1/w, 1, w/p, w, p, 1/p, p/w and 1/(p·w). [`speed`](Self::speed) evaluates them times p·w without a
-/// division, and divides once at the end. The type is `Copy` and has 88 bytes, so that jobs can store it for inner
+/// division, and divides once at the end. The type is `Copy` and has 96 bytes, so that jobs can store it for inner
 /// loops.
 ///
 /// # Examples
@@ -22,12 +22,16 @@ use super::model::SpeedModel;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedCurve {
-    /// `C = compute[0]/w + compute[1]`.
+    /// `C = compute[0]/w + compute[1]·⌈passes/w⌉`.
     compute: [f64; 2],
     /// `S = rest[0]/w + rest[1] + rest[2]·w/p + rest[3]·w + rest[4]·p + rest[5]/p + rest[6]·p/w + rest[7]/(p·w)`.
     rest: [f64; 8],
     /// T² = C² + cross·C·S + S².
     cross: f64,
+    /// Number of passes in which one worker computes a whole batch. Up to 1: one pass in each shape. Fitted functions
+    /// have one pass; only the simulator's true ones have more, and journals don't contain those.
+    #[serde(skip)]
+    passes: f64,
 }
 
 impl SpeedCurve {
@@ -55,17 +59,17 @@ impl SpeedCurve {
                 ([t[0] * model.batch(), t[1]], [-t[2], t[2], 0.0, t[3], 0.0, 0.0, 0.0, 0.0])
             }
         };
-        Self { compute, rest, cross: if cross.is_finite() { cross.clamp(0.0, 2.0) } else { 2.0 } }
+        Self { compute, rest, cross: if cross.is_finite() { cross.clamp(0.0, 2.0) } else { 2.0 }, passes: 0.0 }
     }
 
     /// Any function of this form, T = C + S, with the coefficients of C and S in the order of the terms (seconds):
-    /// `C = compute[0]/w + compute[1]`,
+    /// `C = compute[0]/w + compute[1]·⌈passes/w⌉` (at least one pass),
     /// `S = rest[0]/w + rest[1] + rest[2]·w/p + rest[3]·w + rest[4]·p + rest[5]/p + rest[6]·p/w + rest[7]/(p·w)`.
     ///
     /// All must be finite, and no time negative.
     #[must_use]
-    pub(crate) fn of_terms(compute: [f64; 2], rest: [f64; 8]) -> Self {
-        Self { compute, rest, cross: 2.0 }
+    pub(crate) fn of_terms(compute: [f64; 2], passes: f64, rest: [f64; 8]) -> Self {
+        Self { compute, rest, cross: 2.0, passes }
     }
 
     /// Training speed with `servers` parameter servers and `workers` workers, in steps per second.
@@ -92,7 +96,8 @@ impl SpeedCurve {
     #[inline]
     fn scaled_time(&self, p: f64, w: f64) -> f64 {
         let [r0, r1, r2, r3, r4, r5, r6, r7] = self.rest;
-        let c = p * (self.compute[0] + w * self.compute[1]);
+        let passes = if self.passes > 1.0 { libm::ceil(self.passes / w).max(1.0) } else { 1.0 };
+        let c = p * (self.compute[0] + w * self.compute[1] * passes);
         let s = p * (r0 + p * r6 + w * (r1 + w * r3 + p * r4)) + w * (r5 + w * r2) + r7;
         let t = (c * c + self.cross * c * s + s * s).sqrt();
         // The lower bound only matters if the fitted time is 0 (all measured terms vanish at this pair).
