@@ -25,6 +25,47 @@ pub(crate) fn is_gpu(name: &str) -> bool {
     name == "gpu" || name.starts_with("gpu:")
 }
 
+/// The GPU types that a demand's name allows to the workers of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GpuTypes<'a> {
+    /// `gpu`: one type, whichever it is.
+    Any,
+    /// `gpu:a100|v100`: one type of a list, the first preferred.
+    OneOf(&'a str),
+    /// `gpu:a100`: this type. `gpu:*`: several types, mixed.
+    Fixed,
+}
+
+impl<'a> GpuTypes<'a> {
+    /// Reads a name. None if it isn't a GPU's.
+    pub(crate) fn of(name: &'a str) -> Option<Self> {
+        match name.strip_prefix("gpu") {
+            Some("") => Some(Self::Any),
+            Some(types) if types.starts_with(':') && types.contains('|') => Some(Self::OneOf(&types[1..])),
+            Some(types) if types.starts_with(':') => Some(Self::Fixed),
+            _ => None,
+        }
+    }
+
+    /// The names of the listed types, such as `gpu:a100`, the preferred one first.
+    pub(crate) fn listed(self) -> impl Iterator<Item = String> {
+        let list = match self {
+            Self::OneOf(list) => list,
+            Self::Any | Self::Fixed => "",
+        };
+        list.split('|').filter(|name| !name.is_empty()).map(|name| format!("gpu:{name}"))
+    }
+}
+
+/// The resource that a demand's name counts as until a type is chosen: of a list the first, and of `gpu:*` any GPU.
+fn counted_as(name: &str) -> &str {
+    match (GpuTypes::of(name), name.find('|')) {
+        (Some(GpuTypes::OneOf(_)), Some(end)) => &name[..end],
+        (Some(_), _) if name == "gpu:*" => "gpu",
+        _ => name,
+    }
+}
+
 /// The resource types in use: five built-in ones, and others in the order of their first use. A new type takes the
 /// index of a forgotten one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,12 +145,19 @@ impl ResourceTypes {
         Unit::of(self.name(id)).format(value)
     }
 
-    /// Converts a table of names to a vector. A positive demand for `gpu:<type>` also counts as `gpu`.
+    /// The id of the resource that a demand's name counts as. A new one gets a new id.
+    pub(crate) fn intern_demand(&mut self, name: &str) -> ResourceId {
+        self.intern(counted_as(name))
+    }
+
+    /// Converts a table of names to a vector. A positive demand for `gpu:<type>` also counts as `gpu`. A demand for one
+    /// of several types counts as the first.
     pub fn demand(&mut self, table: &BTreeMap<String, i64>) -> Amounts {
         let mut amounts = Amounts::default();
         for (name, &value) in table.iter().filter(|(_, value)| **value != 0) {
-            amounts.add(self.intern(name), value);
-            if name.starts_with("gpu:") {
+            let id = self.intern_demand(name);
+            amounts.add(id, value);
+            if id != GPU && is_gpu(name) {
                 amounts.add(GPU, value);
             }
         }

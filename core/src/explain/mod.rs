@@ -177,9 +177,28 @@ fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     let bounds = job.spec.bounds();
     let (least, most) = (bounds.least(), bounds.most());
     add(Topic::Bounds, false, format!("may have {least} to {most}; requested {}", job.spec.requested()));
+    if let Some(text) = gpu_types(state, job) {
+        add(Topic::Bounds, false, text);
+    }
     if let (Mandate::Pinned(kept), Some(rule)) = (state.mandate(job), state.stability(job)) {
         add(Topic::Stability, false, keeps(state, job, kept.shape(), rule));
     }
+}
+
+/// The type of the workers' GPUs, and the others that they could have.
+fn gpu_types(state: &State, job: &Job) -> Option<String> {
+    let choice = state.gpu_choice(job);
+    let now = state.resources.name(job.gpu_kind().filter(|_| !choice.is_empty())?);
+    let shape = if job.shape().is_empty() { job.spec.requested() } else { job.shape() };
+    let (fit, types) = (job.learnt.fits.speed.as_ref(), state.type_speeds());
+    let options = choice.iter().map(|(kind, free)| {
+        let curve = fit.map(|fit| fit.curve_by(&types, job.worker.speed_type(), kind.0));
+        let speed = curve.map(|curve| curve.speed(shape.servers, shape.workers));
+        let speed = speed.map_or_else(String::new, |speed| format!(", {speed:.2} steps/s with {shape}"));
+        format!("{} ({} free{speed})", state.resources.name(*kind), state.resources.format(*kind, (*free).max(0)))
+    });
+    let options = options.collect::<Vec<_>>().join(", ");
+    Some(format!("all its workers get {now}, chosen while it has no slots, of: {options}"))
 }
 
 /// The stability rule that pins a job, and its end.

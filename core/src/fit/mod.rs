@@ -21,6 +21,6 @@ pub use convergence::{
 pub use learning_curve::{AccuracyHistory, Forecast, OptStop, Stop};
 pub use speed::{
     Confidence, Contradiction, LevelFit, SpeedCurve, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedPrior,
-    SpeedSample, StepSample, TypeFactor,
+    SpeedSample, StepSample, TypeFactor, TypeSpeeds,
 };
 pub use straggler::{Straggler, StragglerOptions, StragglerSignal, StragglerWatch};

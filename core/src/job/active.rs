@@ -35,9 +35,25 @@ impl Demand {
         let devices = table
             .iter()
             .filter(|(name, value)| is_gpu(name) && **value > 0)
-            .map(|(name, value)| (types.intern(name), *value as u32))
+            .map(|(name, value)| (types.intern_demand(name), *value as u32))
             .next();
         Self { amounts, devices }
+    }
+
+    /// The type of GPU, as [`SpeedSample::server_type`](crate::fit::SpeedSample::server_type). 0 if it isn't told apart.
+    pub(crate) fn speed_type(&self) -> u16 {
+        self.devices.map_or(GPU.0, |(kind, _)| kind.0)
+    }
+
+    /// The same demand for GPUs of another kind, if it is one for GPUs.
+    pub(crate) fn of_kind(&self, kind: ResourceId) -> Self {
+        let Some((now, milli)) = self.devices else { return self.clone() };
+        let others = self.amounts.iter().filter(|(id, amount)| *amount != 0 && (*id == GPU || *id != now));
+        let mut amounts = Amounts::of(&others.collect::<Vec<_>>());
+        if kind != GPU {
+            amounts.add(kind, i64::from(milli));
+        }
+        Self { amounts, devices: Some((kind, milli)) }
     }
 
     /// Whether the slot needs GPUs of any kind.
@@ -112,6 +128,11 @@ impl Job {
     /// Whether the owner allows the scheduler to end the job when further training would gain nothing.
     pub fn may_stop_early(&self) -> bool {
         self.spec.stop_under_load >= StopChoice::Optimal
+    }
+
+    /// The kind of the workers' GPUs: `gpu` if they may be of any type.
+    pub fn gpu_kind(&self) -> Option<ResourceId> {
+        self.worker.devices.map(|(kind, _)| kind)
     }
 
     /// Demand of a whole shape.

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::{file, file::JobFileError, pairs, utility::Utility};
 use crate::{
     forms,
-    resources::is_gpu,
+    resources::{GpuTypes, is_gpu},
     shape::Shape,
     text::{is_unseen, shown},
     time::Span,
@@ -172,6 +172,8 @@ const MOST_PARTITIONS: usize = 256;
 /// Maximum number of resources of one role, and maximum bytes of their names.
 const MOST_RESOURCES: usize = 16;
 const LONGEST_RESOURCE: usize = 64;
+/// Maximum number of GPU types in one demand.
+const MOST_TYPES: usize = 8;
 /// Maximum number of required labels, and maximum bytes of a label and of its value.
 const MOST_LABELS: usize = 64;
 const LONGEST_LABEL: usize = 128;
@@ -402,6 +404,10 @@ impl JobSpec {
         for (key, role) in [("worker", Some(&self.worker)), ("server", self.server.as_ref())] {
             let Some(role) = role else { continue };
             role.validate(key)?;
+            let list = role.demand.keys().find(|name| matches!(GpuTypes::of(name), Some(GpuTypes::OneOf(_))));
+            if let Some(name) = list.filter(|_| key == "server") {
+                return fail("server.gpu", format!("{name:?}: only workers may have one of several types; name one"));
+            }
         }
         if let Some(accuracy) = self.accuracy.filter(|accuracy| !(0.0..=1.0).contains(accuracy)) {
             return fail("accuracy", format!("{accuracy} must be from 0 to 1"));
@@ -576,13 +582,27 @@ impl JobSpec {
 }
 
 impl RoleSpec {
+    /// The demand as managers get it, with one name for its GPUs: of several types the one that was chosen, `kind`
+    /// (`gpu:a100`), and `gpu` for `gpu:*`.
+    pub fn demand_with(&self, kind: Option<&str>) -> BTreeMap<String, i64> {
+        let named = |name: &str| match (GpuTypes::of(name), kind) {
+            (Some(GpuTypes::Any | GpuTypes::OneOf(_)), Some(kind)) => kind.to_owned(),
+            (Some(GpuTypes::OneOf(_)), None) => "gpu".to_owned(),
+            _ if name == "gpu:*" => "gpu".to_owned(),
+            _ => name.to_owned(),
+        };
+        self.demand.iter().map(|(name, amount)| (named(name), *amount)).collect()
+    }
+
     fn validate(&self, key: &str) -> Result<(), JobSpecError> {
         let fail = |field: &str, problem: String| Err(JobSpecError { key: format!("{key}.{field}"), problem });
         if self.demand.len() > MOST_RESOURCES {
             return fail("resources", format!("{} resources must be at most {MOST_RESOURCES}", self.demand.len()));
         }
         for (name, &value) in &self.demand {
-            if name.is_empty()
+            if let Some(types @ GpuTypes::OneOf(_)) = GpuTypes::of(name) {
+                validate_types(name, types).map_err(|problem| JobSpecError { key: format!("{key}.gpu"), problem })?;
+            } else if name.is_empty()
                 || name.len() > LONGEST_RESOURCE
                 || name.chars().any(|c| is_unseen(c) || c.is_whitespace())
             {
@@ -623,6 +643,30 @@ impl RoleSpec {
             return fail("command", problem);
         }
         Ok(())
+    }
+}
+
+/// Checks a list of GPU types, such as `gpu:a100|v100`.
+fn validate_types(name: &str, types: GpuTypes<'_>) -> Result<(), String> {
+    let wrong = |problem: String| Err(format!("\"{}\" {problem}", shown(name, LONGEST_RESOURCE)));
+    if name.len() > LONGEST_RESOURCE * MOST_TYPES {
+        return wrong(format!("must have at most {} bytes", LONGEST_RESOURCE * MOST_TYPES));
+    }
+    let mut listed: Vec<String> = types.listed().collect();
+    if listed.len() > MOST_TYPES || listed.len() != name.split('|').count() {
+        return wrong(format!("must list 2 to {MOST_TYPES} types, such as \"gpu:a100|v100\""));
+    }
+    let strange = |c: char| is_unseen(c) || c.is_whitespace() || c == '*';
+    if let Some(kind) = listed.iter().find(|kind| kind.len() > LONGEST_RESOURCE || kind.chars().any(strange)) {
+        let kind = shown(kind, LONGEST_RESOURCE);
+        return wrong(format!(
+            "lists \"{kind}\", which must have at most {LONGEST_RESOURCE} bytes without spaces or *"
+        ));
+    }
+    listed.sort_unstable();
+    match listed.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => wrong(format!("lists {} twice", pair[0])),
+        None => Ok(()),
     }
 }
 

@@ -77,6 +77,7 @@ impl Scheduler {
         self.state.expire_timers();
         self.try_again();
         self.state.stop_early();
+        self.state.choose_gpu_types();
         if self.state.mode == Mode::Shadow {
             self.state.adopt_observed();
         }

@@ -45,7 +45,7 @@ impl Scheduler {
         self.next_ticket += 1;
         self.open_fit = Some(id);
         self.record(|| Record::FitsPrepared { at, ticket: id });
-        Some(FitTicket { id, jobs })
+        Some(FitTicket { id, jobs, types: self.state.type_speeds() })
     }
 
     /// Commits fits.

@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::{
     decision::Proposal,
     engine::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
-    fit::{Convergence, ConvergenceOptions, OptStop, Prediction, SpeedOptions, learning_curve},
+    fit::{Convergence, ConvergenceOptions, OptStop, Prediction, SpeedFit, SpeedOptions, TypeSpeeds, learning_curve},
     guard::{self, Violation},
     ids::{JobId, TicketId},
     job::{Fits, Job},
@@ -124,6 +124,7 @@ impl Outcome {
 pub struct FitTicket {
     pub(super) id: TicketId,
     pub(super) jobs: Vec<(Arc<Job>, Option<Arc<Model>>)>,
+    pub(super) types: TypeSpeeds,
 }
 
 /// The outcome of a [`FitTicket`].
@@ -192,20 +193,21 @@ impl FitTicket {
 
     /// Computes the fits, on any thread, in about a millisecond per job. A job whose fit fails gets none.
     pub fn run(self) -> FitOutcome {
-        let safe =
-            |job: &Job, model: Option<&Model>| catch_unwind(AssertUnwindSafe(|| fit(job, model))).unwrap_or_default();
+        let safe = |job: &Job, model: Option<&Model>| {
+            catch_unwind(AssertUnwindSafe(|| fit(job, model, &self.types))).unwrap_or_default()
+        };
         let fits = self.jobs.iter().map(|(job, model)| (job.id, safe(job, model.as_deref()))).collect();
         FitOutcome { ticket: self.id, fits }
     }
 }
 
-fn fit(job: &Job, model: Option<&Model>) -> Fits {
+fn fit(job: &Job, model: Option<&Model>, types: &TypeSpeeds) -> Fits {
     let form = job.speed_model();
-    let prior = model
-        .filter(|model| !model.speeds.is_empty())
-        .map(|model| model.speeds.fit(form, &SpeedOptions::default()).prior(1.0));
-    let known = prior.is_some() || !job.learnt.speeds.is_empty();
-    let options = SpeedOptions { prior, ..SpeedOptions::default() };
+    let others =
+        model.filter(|model| !model.speeds.is_empty()).map(|model| model.speeds.fit(form, &SpeedOptions::default()));
+    let on = job.worker.speed_type();
+    let own: Vec<_> = job.learnt.speeds.samples().into_iter().filter(|sample| sample.server_type == on).collect();
+    let speed = SpeedFit::on_type(form, &own, others.as_ref(), on, types);
     let loss = Convergence::fit(&job.learnt.losses, &ConvergenceOptions::default()).ok();
     let rule = &job.spec.convergence;
     let done = job.learnt.progress.epoch.into();
@@ -218,7 +220,7 @@ fn fit(job: &Job, model: Option<&Model>) -> Fits {
         .may_stop_early()
         .then(|| rule.decide(&job.learnt.accuracies, &learning_curve::Options::default()))
         .flatten();
-    Fits { speed: known.then(|| job.learnt.speeds.fit(form, &options)), loss, convergence, stop }
+    Fits { speed, loss, convergence, stop }
 }
 
 impl FitOutcome {

@@ -156,8 +156,12 @@ impl State {
         let resources = Arc::make_mut(&mut self.resources);
         let worker = Demand::new(&spec.worker.demand, resources);
         let server = spec.server.as_ref().map(|role| Demand::new(&role.demand, resources)).unwrap_or_default();
+        let worker = self.first_type(spec, worker, &server);
         if let Some(reason) = self.hopeless(spec, &worker, &server) {
-            let text = reason.describe(self);
+            let mut text = reason.describe(self);
+            if self.fits_mixed(spec, &worker, &server) {
+                text += "; all its workers get GPUs of one type, but \"gpu:*\" in place of gpu mixes types";
+            }
             // A refused job adds no names and evicts none.
             (self.resources, self.models, self.servers) = known;
             return Err(EventError::NeverFits(text));
@@ -167,7 +171,7 @@ impl State {
         let (tenant, queue) = self.count_in(spec, &model);
         let mut speeds = SpeedHistory::default();
         for sample in &spec.profile {
-            speeds.profile(&SpeedSample::new(sample.servers, sample.workers, sample.speed));
+            speeds.profile(&SpeedSample::new(sample.servers, sample.workers, sample.speed).on(worker.speed_type()));
         }
         let profiled = !speeds.is_empty();
         let job = Job {
@@ -277,6 +281,9 @@ impl State {
             }
         }
         let observed = (!seen.is_empty()).then(|| Arc::new(self.working(id, incarnation, seen)));
+        if let Some(observed) = &observed {
+            self.follow_gpu_type(id, observed);
+        }
         let released = observed.is_none();
         let now = self.now;
         self.recharge(id, |job| {

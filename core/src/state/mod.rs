@@ -10,6 +10,7 @@ mod changes;
 mod charge;
 mod describe;
 mod directory;
+mod gpu_types;
 mod issue;
 mod measured;
 mod names;

@@ -11,6 +11,7 @@ use imbl::{OrdMap, Vector};
 use super::{Account, Count, State, census::Census};
 use crate::{
     event::EventError,
+    fit::SpeedHistory,
     ids::{QueueId, ResourceId, TenantId},
     job::{Job, JobSpec, TrainingMode},
     reason::{Reason, Scope},
@@ -191,6 +192,18 @@ impl State {
         for key in of.into_iter().map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             let model = Arc::make_mut(self.models.get_mut(&key).expect("found above"));
             [&mut model.worker_use, &mut model.server_use].into_iter().flatten().for_each(|known| known.clear(id));
+        }
+        // Remove the speeds with it.
+        let of = |speeds: &SpeedHistory| speeds.samples().iter().any(|sample| sample.server_type == id.0);
+        let jobs: Vec<_> = self.jobs.values().filter(|job| of(&job.learnt.speeds)).map(|job| job.id).collect();
+        for job in jobs {
+            let job = self.job_mut(job).expect("found above");
+            Arc::make_mut(&mut job.learnt.speeds).forget_type(id.0);
+        }
+        let models: Vec<_> = self.models.iter().filter(|(_, model)| of(&model.speeds)).collect();
+        for key in models.into_iter().map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            let model = Arc::make_mut(self.models.get_mut(&key).expect("found above"));
+            Arc::make_mut(&mut model.speeds).forget_type(id.0);
         }
         // Remove the capacity of absent servers that had it. They are described again when they return.
         for server in self.servers.iter_mut().filter(|server| server.capacity[id] != 0 || server.devices.contains(&id))

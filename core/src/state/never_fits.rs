@@ -14,9 +14,10 @@ impl State {
     /// Why a job can't run on the present cluster, even alone and in its smallest shape. Either no server could hold
     /// one of its workers or parameter servers, or their total exceeds the capacity of the servers that would take
     /// them, or the limit of its queue or tenant. `None` if it could run, or if there are no servers yet. O(servers)
-    /// for a job that can't run. For others: as many servers as its smallest shape needs.
+    /// for a job that can't run, and that for each GPU type that it may have. For others: as many servers as its
+    /// smallest shape needs.
     pub fn never_fits(&self, job: &Job) -> Option<Reason> {
-        self.hopeless(&job.spec, &job.worker, &job.server)
+        self.hopeless(&job.spec, &job.worker, &job.server).filter(|_| !self.fits_with_other_type(job))
     }
 
     /// The same for a job that isn't submitted yet.

@@ -62,7 +62,7 @@ impl State {
         }
         if let Some(speed) = speed(report) {
             job.learnt.progress.speed = Some(speed);
-            let sample = SpeedSample::new(report.servers, report.workers, speed);
+            let sample = SpeedSample::new(report.servers, report.workers, speed).on(job.worker.speed_type());
             let moved = Arc::make_mut(&mut job.learnt.speeds).report(&sample);
             dirty |= moved || job.learnt.fits.speed.is_none() || job.learnt.speeds.contradiction().is_some();
             let (model, batch) = (job.model.clone(), job.spec.batch as f64);

@@ -37,8 +37,9 @@ impl State {
             return fail(problem);
         }
         check_amounts(&spec.name, &spec.capacity)?;
-        if let Some(kind) = spec.devices.iter().find(|kind| !is_gpu(kind)) {
-            return fail(format!("device {kind:?} must be \"gpu\" or \"gpu:<type>\""));
+        let strange = |kind: &&String| !is_gpu(kind) || kind.contains(['|', '*']);
+        if let Some(kind) = spec.devices.iter().find(strange) {
+            return fail(format!("device {kind:?} must be \"gpu\" or \"gpu:<type>\", without | and *"));
         }
         if spec.devices.len() > usize::from(u16::MAX) {
             return fail(format!("{} devices must be at most 65535", spec.devices.len()));

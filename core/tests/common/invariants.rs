@@ -119,6 +119,7 @@ pub fn committed(state: &State, decision: &Decision) {
         };
         assert!(job.spec.bounds().hold(allocation.shape()), "{} got {}", job.id, allocation.shape());
         assert!(!job.held, "{} is held and runs", job.id);
+        one_type_of_gpu(state, job, allocation);
         for slot in allocation.slots() {
             assert!(state.server(slot.server).present, "{} is planned on a lost server", job.id);
             let (amounts, devices) = planned.entry(slot.server).or_default();
@@ -176,6 +177,20 @@ pub fn committed(state: &State, decision: &Decision) {
     for (id, verdict) in &decision.changes {
         assert_eq!(state.job(*id).map(|job| &job.verdict), Some(verdict));
     }
+}
+
+/// The workers' devices are of the chosen type, and the chosen type is one that the owner allows.
+fn one_type_of_gpu(state: &State, job: &Job, allocation: &Allocation) {
+    let Some(chosen) = job.gpu_kind().filter(|kind| *kind != GPU) else { return };
+    for slot in allocation.of(Role::Worker) {
+        for share in &slot.devices {
+            assert_eq!(state.server(slot.server).devices[usize::from(share.device)], chosen, "{}: {slot:?}", job.id);
+        }
+    }
+    let name = state.resources.name(chosen).trim_start_matches("gpu:");
+    let asked = job.spec.worker.demand.keys().find(|key| key.starts_with("gpu")).expect("it has GPUs");
+    let allowed = asked == "gpu" || asked["gpu:".len()..].split('|').any(|kind| kind == name);
+    assert!(allowed, "{} wants {asked} and has {name}", job.id);
 }
 
 /// Slots that a commit adds are on servers that accept them now.

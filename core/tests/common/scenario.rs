@@ -132,7 +132,7 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
     let counts = || (1..=2_u32, 0..=3_u32, 0..=3_u32);
     let worker = (
         select(vec![("cpu", 0), ("gpu", 1000), ("gpu", 1000), ("gpu", 2000), ("gpu", 300), ("gpu", 500)]),
-        select(vec!["", "", "", ":a100", ":v100"]),
+        select(vec!["", "", "", ":a100", ":v100", ":v100|a100", ":a100|h100", ":*"]),
         select(vec![500_i64, 1000, 2000, 4000]),
         0..=6_i64,
     );

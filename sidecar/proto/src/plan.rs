@@ -1,8 +1,6 @@
 //! Conversion of issues to the plans of managers.
 
-use std::collections::HashMap;
-
-use trainmaster_core::{Issue, JobSpec, Reason, Span, State, Verdict, job::RoleSpec};
+use trainmaster_core::{Issue, JobSpec, Reason, Span, State, Verdict};
 
 use crate::{
     slot::{slots_to_wire, work_to_wire},
@@ -56,10 +54,12 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
             facts.token.clone_into(&mut plan.token);
             if let Some(spec) = facts.spec {
                 plan.worker_command.clone_from(&spec.worker.command);
-                plan.worker_demand = demand(&spec.worker);
+                let kind = state.known_job(issue.job).and_then(|job| job.gpu_kind());
+                let kind = kind.map(|kind| state.resources.name(kind));
+                plan.worker_demand = spec.worker.demand_with(kind).into_iter().collect();
                 if let Some(server) = &spec.server {
                     plan.server_command.clone_from(&server.command);
-                    plan.server_demand = demand(server);
+                    plan.server_demand = server.demand_with(None).into_iter().collect();
                 }
                 plan.environment = spec.environment().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
             }
@@ -79,10 +79,6 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
     plan
 }
 
-fn demand(role: &RoleSpec) -> HashMap<String, i64> {
-    role.demand.iter().map(|(name, amount)| (name.clone(), *amount)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use trainmaster_core::{Event, Incarnation, JobId, Revision, Scheduler, ServerSpec, Settings, Shape, Time};
@@ -95,11 +91,12 @@ mod tests {
         let server = ServerSpec {
             name: "node1".into(),
             capacity: [("cpu".to_owned(), 16_000)].into(),
-            devices: vec!["gpu".into(); 2],
+            devices: vec!["gpu:a100".into(); 2],
             ..ServerSpec::default()
         };
         scheduler.apply(Time(0), Event::ServerSet { manager: "local".into(), server }).unwrap();
-        let spec = JobSpec::minimal("mnist");
+        let mut spec = JobSpec::minimal("mnist");
+        spec.worker.demand = [("gpu:h100|a100".to_owned(), 1000), ("cpu".to_owned(), 2000)].into();
         let event = Event::JobSubmitted { spec: Box::new(spec.clone()), external: None, token_hash: None };
         scheduler.apply(Time(1), event).unwrap();
         scheduler.decide(Time(2));
@@ -119,7 +116,7 @@ mod tests {
         assert_eq!((plan.action(), plan.incarnation, plan.slots.len()), (v1::Action::Run, 1, 2));
         assert_eq!((plan.slots[0].server.as_str(), plan.token.as_str()), ("node1", "secret"));
         assert_eq!(plan.environment["TRAINMASTER_MODE"], "sync");
-        assert_eq!(plan.worker_demand, spec.worker.demand.clone().into_iter().collect());
+        assert_eq!(plan.worker_demand, [("gpu:a100".to_owned(), 1000), ("cpu".to_owned(), 2000)].into());
 
         let other = |verdict| Issue { job: JobId(1), verdict, incarnation: Incarnation(1), revision: Revision(0) };
         let plan = job_plan(scheduler.state(), &other(Verdict::Wait(Reason::Held)), facts.clone());

@@ -7,7 +7,7 @@ use super::memo::{Memo, Worker};
 use crate::{
     ids::{JobId, ServerId},
     job::Job,
-    resources::GPU,
+    resources::{Amounts, GPU},
     shape::Role,
     state::{Mandate, State},
 };
@@ -24,11 +24,11 @@ pub(super) struct Kept {
 }
 
 /// Demand of a worker, labels, and the size of a chunk. Jobs with the same needs have the same candidates.
-type Needs = (BTreeMap<String, i64>, BTreeMap<String, String>, i64);
+type Needs = (Amounts, BTreeMap<String, String>, i64);
 
 fn needs(job: &Job) -> Needs {
     let size = job.spec.dataset.as_ref().map_or(0, |data| data.chunk_size);
-    (job.spec.worker.demand.clone(), job.spec.labels.clone(), size)
+    (job.worker.amounts.clone(), job.spec.labels.clone(), size)
 }
 
 impl Kept {

@@ -7,7 +7,7 @@ use imbl::Vector;
 use super::parameters::Mlfs;
 use crate::{
     engine::round,
-    ids::JobId,
+    ids::{JobId, ResourceId},
     job::{Job, JobSpec},
     place::partition_shares,
     resources::Amounts,
@@ -35,6 +35,8 @@ pub(super) struct Known {
     pub(super) remaining: Option<f64>,
     /// Jobs of one class have the same demands on a server.
     pub(super) class: u32,
+    /// The chosen type of GPU, on which class and total depend.
+    kind: Option<ResourceId>,
     /// Its requested shape, and the total demand.
     pub(super) shape: Shape,
     pub(super) total: Amounts,
@@ -78,7 +80,7 @@ impl Parts {
 }
 
 /// The common demands of a class of jobs.
-type Class = (BTreeMap<String, i64>, Option<BTreeMap<String, i64>>, BTreeMap<String, String>, bool, String);
+type Class = (Amounts, Option<ResourceId>, Amounts, BTreeMap<String, String>, bool, String);
 
 /// [`Known`] of all active jobs, updated by changes.
 #[derive(Default)]
@@ -137,7 +139,6 @@ impl Jobs {
             let (spec, shape) = (&job.spec, job.spec.requested());
             let shares = partition_shares(spec);
             let (parts, edges) = parts.add(spec, &shares);
-            let next = classes.len() as u32;
             Known {
                 shares,
                 parts,
@@ -145,11 +146,17 @@ impl Jobs {
                 most_ml: 0.0,
                 deadline: spec.deadline.map(|span| job.arrival + span),
                 remaining: None,
-                class: *classes.entry(class(spec)).or_insert(next),
+                class: u32::MAX,
+                kind: None,
                 shape,
-                total: job.total(shape),
+                total: Amounts::default(),
             }
         });
+        if known.class == u32::MAX || known.kind != job.gpu_kind() {
+            let next = classes.len() as u32;
+            known.class = *classes.entry(class(job)).or_insert(next);
+            (known.kind, known.total) = (job.gpu_kind(), job.total(known.shape));
+        }
         known.remaining = round::remaining_time(job, known.shape).map(|left| left.as_seconds() / 3600.0);
         let urgency = if engine.urgency { f64::from(state.urgency(job).unwrap_or(1)) } else { 1.0 };
         let gain = urgency * loss_term(job);
@@ -167,9 +174,9 @@ impl Jobs {
     }
 }
 
-fn class(spec: &JobSpec) -> Class {
-    let server = spec.server.as_ref().map(|role| role.demand.clone());
-    (spec.worker.demand.clone(), server, spec.labels.clone(), spec.separate_roles, spec.model.clone())
+fn class(job: &Job) -> Class {
+    let (worker, server, spec) = (job.worker.amounts.clone(), job.server.amounts.clone(), &job.spec);
+    (worker, job.gpu_kind(), server, spec.labels.clone(), spec.separate_roles, spec.model.clone())
 }
 
 /// Adds the values of its children to each partition's own value. Returns the largest value.

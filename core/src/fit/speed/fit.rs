@@ -8,6 +8,7 @@ use super::{
     curve::SpeedCurve,
     model::{Confidence, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor},
     solve::{Problem, Pull, Row, Solution, distinct_rows, factor_of, tells_overlap, time_of},
+    types::TypeSpeeds,
 };
 use crate::fit::linear::quadratic;
 
@@ -132,6 +133,60 @@ impl SpeedFit {
     #[must_use]
     pub(crate) fn with_curve(self, curve: SpeedCurve) -> Self {
         Self { curve, ..self }
+    }
+
+    /// The fit of `own` samples, all on servers of `server_type`, with the fit of the model's other jobs as its prior.
+    /// If none of them was on this type, `types` tells its factor. Other types keep the factors, relative to this one,
+    /// that the other jobs showed. None without any sample.
+    #[must_use]
+    pub(crate) fn on_type(
+        model: SpeedModel,
+        own: &[SpeedSample],
+        others: Option<&Self>,
+        server_type: u16,
+        types: &TypeSpeeds,
+    ) -> Option<Self> {
+        let factor = others.map_or(1.0, |others| types.factor(&others.factors, server_type));
+        let prior = others.map(|others| {
+            let mut prior = others.prior(1.0);
+            prior.theta[..others.model.compute_terms()].iter_mut().for_each(|theta| *theta /= factor);
+            prior
+        });
+        if own.is_empty() && prior.is_none() {
+            return None;
+        }
+        let mut fit = Self::fit(model, own, &SpeedOptions { prior, ..SpeedOptions::default() });
+        if let Some(others) = others {
+            let relative = |known: &TypeFactor| TypeFactor { factor: known.factor / factor, ..*known };
+            fit.factors = others.factors.iter().map(relative).collect();
+        }
+        Some(fit)
+    }
+
+    /// The function on servers of `server_type`, for a fit [on `own`](Self::on_type). `types` tells the factor of a type
+    /// that this model never had.
+    #[must_use]
+    pub(crate) fn curve_by(&self, types: &TypeSpeeds, own: u16, server_type: u16) -> SpeedCurve {
+        self.curve.computing_faster(self.factor_by(types, own, server_type))
+    }
+
+    fn factor_by(&self, types: &TypeSpeeds, own: u16, server_type: u16) -> f64 {
+        let mut known = self.factors.clone();
+        if !known.iter().any(|known| known.server_type == own) {
+            known.push(TypeFactor { server_type: own, factor: 1.0 });
+        }
+        types.factor(&known, server_type)
+    }
+
+    /// The same fit on another type, until one with the samples there is made.
+    #[must_use]
+    pub(crate) fn moved(&self, types: &TypeSpeeds, own: u16, to: u16) -> Self {
+        let factor = self.factor_by(types, own, to);
+        let mut fit = self.clone();
+        fit.theta[..self.model.compute_terms()].iter_mut().for_each(|theta| *theta /= factor);
+        fit.factors.iter_mut().for_each(|known| known.factor /= factor);
+        fit.curve = self.curve.computing_faster(factor);
+        fit
     }
 
     /// The function on servers of `server_type`. A type without measurements counts as the reference.

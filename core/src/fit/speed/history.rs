@@ -150,6 +150,11 @@ impl SpeedHistory {
         }
     }
 
+    /// Removes the speeds on servers of a type.
+    pub(crate) fn forget_type(&mut self, server_type: u16) {
+        self.cells.retain(|cell| cell.server_type != server_type);
+    }
+
     /// Number of reports without a usable speed.
     #[must_use]
     pub fn ignored(&self) -> u64 {

@@ -42,6 +42,7 @@ mod history;
 mod levels;
 mod model;
 mod solve;
+mod types;
 
 pub use self::{
     curve::SpeedCurve,
@@ -49,4 +50,5 @@ pub use self::{
     history::{Contradiction, SpeedHistory},
     levels::{LevelFit, StepSample},
     model::{Confidence, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor},
+    types::TypeSpeeds,
 };
