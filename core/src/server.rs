@@ -64,7 +64,7 @@ impl Hosts {
 /// | `upload` | upload time of a data chunk to this server, such as `90s` |
 /// | `upload.NAME` | the same for data from location NAME ([`Dataset::upload`](crate::job::Dataset::upload)) |
 /// | `storage` | room for data chunks, such as `500GiB`; unlimited without the label |
-/// | `idle_gpus` | `kept`: an idle slot keeps its GPUs; any other value, or none: another job gets them |
+/// | `idle_gpus` | `kept`: an idle slot keeps its GPUs, and nothing is oversubscribed; else another job gets them |
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Whether the server is in the cloud.
@@ -215,7 +215,7 @@ pub struct Server {
     /// The last measurement. None if the manager doesn't measure.
     pub measured: Option<Arc<Measured>>,
     /// Thousandths of its devices, CPUs and bandwidth that can be reserved. 1000 unless the pool
-    /// [oversubscribes](crate::settings::ShapeRules::oversubscribe).
+    /// [oversubscribes](crate::settings::ShapeRules::oversubscribe) and idle slots don't keep their GPUs.
     pub bookable: u16,
 }
 
@@ -227,6 +227,12 @@ fn is_shareable(resource: ResourceId, devices: &[ResourceId]) -> bool {
 }
 
 impl Server {
+    /// Sets what can be reserved as in the pool. A manager whose idle slots keep their GPUs reserves by itself, and
+    /// would refuse more than there is.
+    pub(crate) fn oversubscribe(&mut self, pool: u16) {
+        self.bookable = if self.place.keeps_gpus { 1000 } else { pool };
+    }
+
     /// Whether slots have devices of the server.
     pub(crate) fn lends_devices(&self) -> bool {
         [&self.planned, &self.charged].iter().any(|usage| usage.devices.iter().any(|milli| *milli > 0))

@@ -216,6 +216,59 @@ fn measured_tasks_share_a_gpu_where_the_pool_oversubscribes() {
     assert_eq!(two(2000, Some(500)), [true, false], "both would use more than nine tenths");
 }
 
+/// Reports a server's load without its slots' parts, as managers do that don't know them.
+fn measure_whole(scheduler: &mut Scheduler, at: i64, name: &str, cpu: i64) {
+    measure(scheduler, at, name, cpu, &[]);
+}
+
+#[test]
+fn servers_of_managers_that_reserve_by_themselves_are_not_oversubscribed() {
+    let two = |kept: &str| {
+        let labels = [("idle_gpus".to_owned(), kept.to_owned())].into();
+        let mut scheduler = cluster(mlfs(&[], 2000), &[ServerSpec { labels, ..gpus("s0", 1) }]);
+        let first = submit(&mut scheduler, 0, fixed("first", 1));
+        scheduler.decide(Time(0));
+        observe(&mut scheduler, 1, first);
+        // Its GPU isn't listed, so it counts as idle.
+        measure_whole(&mut scheduler, 2, "s0", 1000);
+        let second = submit(&mut scheduler, 3, fixed("second", 1));
+        scheduler.decide(Time(3));
+        let found = runs(&scheduler, &[first, second]);
+        // The label also counts if the settings or the labels come later.
+        scheduler.apply(Time(4), Event::Configured(Box::new(mlfs(&[], 1000)))).expect("valid");
+        scheduler.apply(Time(4), Event::Configured(Box::new(mlfs(&[], 3000)))).expect("valid");
+        let bookable = |scheduler: &Scheduler| scheduler.state().find_server("s0").expect("known").bookable;
+        let configured = bookable(&scheduler);
+        set(&mut scheduler, 5, gpus("s0", 1));
+        (found, configured, bookable(&scheduler))
+    };
+    assert_eq!(two("no"), (vec![true, true], 3000, 3000));
+    assert_eq!(two("kept"), (vec![true, false], 1000, 3000));
+}
+
+#[test]
+fn a_load_without_the_slots_parts_ends_and_moves_nothing() {
+    let mut scheduler = cluster(mlfs(&[], 1000), &[gpus("s0", 4), gpus("s1", 4)]);
+    let residents = ["a", "b"].map(|name| submit(&mut scheduler, 0, fixed(name, 2)));
+    scheduler.decide(Time(0));
+    residents.iter().for_each(|job| observe(&mut scheduler, 1, *job));
+    let before = residents.map(|job| places(&scheduler, job));
+    for minute in 1..=120 {
+        let at = minute * MINUTE;
+        ["s0", "s1"].iter().for_each(|server| measure_whole(&mut scheduler, at, server, 16_000));
+        let decision = scheduler.decide(Time(at));
+        assert_eq!((decision.source, decision.changes.len()), (Source::Engine, 0), "after {minute} min");
+    }
+    assert_eq!(residents.map(|job| places(&scheduler, job)), before);
+    // Servers that are shared and full take no more until they are less busy.
+    let late = submit(&mut scheduler, 121 * MINUTE, fixed("late", 1));
+    scheduler.decide(Time(121 * MINUTE));
+    let full = runs(&scheduler, &[late]);
+    ["s0", "s1"].iter().for_each(|server| measure_whole(&mut scheduler, 122 * MINUTE, server, 4_000));
+    assert_eq!(scheduler.decide(Time(122 * MINUTE)).source, Source::Engine, "the guard had nothing to refuse");
+    assert_eq!((full, runs(&scheduler, &[late])), (vec![false], vec![true]));
+}
+
 #[test]
 fn a_server_with_more_reserved_than_it_has_has_nothing_free() {
     let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 1)]);

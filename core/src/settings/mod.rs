@@ -82,7 +82,8 @@ pub struct ShapeRules {
     /// Workers can be added to a running incarnation. Removing workers is always possible.
     pub grow_in_place: bool,
     /// Reservable thousandths of each device, CPU and bandwidth: 1000, or more to let tasks share unused capacity.
-    /// Applies only to servers that list their devices. CPUs and bandwidth are oversubscribed under all engines. Two
+    /// Applies only to servers that list their devices and don't keep those of idle slots
+    /// ([`keeps_gpus`](crate::server::Place::keeps_gpus)). CPUs and bandwidth are oversubscribed under all engines. Two
     /// tasks get the same whole device only under engines that use measured load. A file has the factor, from 1 to 8.
     /// The alias is the former name.
     #[serde(alias = "overbook", with = "forms::times")]

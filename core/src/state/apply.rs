@@ -107,10 +107,10 @@ impl State {
 
     fn configure(&mut self, settings: &Settings) -> Result<(), EventError> {
         self.configure_limits(settings)?;
-        let bookable = settings.shape.oversubscribe;
-        if bookable != self.settings.shape.oversubscribe {
+        let oversubscribe = settings.shape.oversubscribe;
+        if oversubscribe != self.settings.shape.oversubscribe {
             for id in (0..self.servers.len() as u32).map(ServerId) {
-                self.change_server(id, |server| server.bookable = bookable);
+                self.change_server(id, |server| server.oversubscribe(oversubscribe));
             }
         }
         self.settings = Arc::new(settings.clone());

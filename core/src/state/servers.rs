@@ -73,12 +73,14 @@ impl State {
         if let Some((servers, _)) = &mut self.roster.managers[manager.0 as usize].sync {
             servers.insert(id);
         }
+        let oversubscribe = self.settings.shape.oversubscribe;
         let change = |server: &mut Server| {
             server.manager = manager;
             server.capacity = capacity;
             server.labels = Arc::new(spec.labels.clone());
             server.hosts = hosts;
             server.place = place;
+            server.oversubscribe(oversubscribe);
             server.draining = spec.draining;
             server.present = true;
             server.left = None;

@@ -144,7 +144,8 @@ pub fn committed(state: &State, decision: &Decision) {
         let mut usable = server.capacity.clone();
         usable -= &server.foreign.amounts;
         let more = i64::from(server.bookable) - 1000;
-        assert_eq!(server.bookable, state.settings.shape.oversubscribe);
+        let keeps = server.place.keeps_gpus;
+        assert_eq!(server.bookable, if keeps { 1000 } else { state.settings.shape.oversubscribe });
         for resource in BTreeSet::from_iter([GPU, CPU, BANDWIDTH].into_iter().chain(server.devices.iter().copied())) {
             if more > 0 && !server.devices.is_empty() {
                 usable.add(resource, server.capacity[resource] * more / 1000);
