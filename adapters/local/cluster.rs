@@ -13,10 +13,9 @@ use trainmaster_core::amount::parse_span;
 use trainmaster_proto::v1;
 
 use super::RunAs;
-use crate::file::{self, FileError, MOST_DEVICES, Wrong, amount, check_name, quoted};
+use crate::file::{self, FileError, MEASURE, MOST_DEVICES, Wrong, amount, check_name, quoted};
 
 const MOST_SERVERS: u32 = 4096;
-const MEASURE: Duration = Duration::from_secs(10);
 
 /// The virtual servers of this machine, and the settings for all of them.
 ///
@@ -120,16 +119,7 @@ impl Cluster {
                 Duration::from_millis(span.0.unsigned_abs())
             }
         };
-        let measure = match file.measure.as_deref() {
-            None => Some(MEASURE),
-            Some("off") => None,
-            Some(text) => {
-                let problem = |error| format!("{error}; \"off\" and \"0s\" are no measuring");
-                let span = parse_span(text)
-                    .map_err(|error| ("measure".to_owned(), quoted(text), problem(error.to_string())))?;
-                Some(Duration::from_millis(span.0.unsigned_abs())).filter(|every| !every.is_zero())
-            }
-        };
+        let measure = file.measure.as_deref().map_or(Ok(Some(MEASURE)), file::measure)?;
         let device_milli = match file.oversubscribe {
             None => 1000,
             Some(times) if (1.0..=8.0).contains(&times) => (times * 1000.0).round() as u64,

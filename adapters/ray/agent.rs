@@ -1,26 +1,39 @@
 //! The agent: it connects the daemon, Ray's head and time.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use async_trait::async_trait;
-use tokio::time::Instant;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
 use trainmaster_manager::{Daemon, Manager, Outbox, PlanAnswer, Snapshot};
 use trainmaster_proto::v1;
 
 use super::{
     config::Config,
+    dashboard::Dashboard,
     head::{Head, HeadError, Trouble},
     translator::{Effects, Translator},
+    view::NodeId,
 };
+use crate::load::Load;
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const MOST_SAID: usize = 16;
+/// Delay of the next request for loads while one is in progress, or if measuring is off.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// Requests for loads keep the dashboard busy for at most one part in this many of the time.
+const SPARING: u32 = 20;
+
+/// The nodes' loads, with the time that the dashboard took to tell them.
+type Loads = (Result<BTreeMap<NodeId, Load>, HeadError>, Duration);
 
 /// Runs the adapter until `shutdown` resolves. Polls Ray's cluster, attaches to the daemon, and writes its plans to a
 /// place where drivers read them. Running jobs continue while the daemon or this adapter isn't available. Errors are
@@ -45,6 +58,12 @@ struct Agent {
     has_seen: bool,
     /// Whether there may be actions at the head before the next poll.
     is_due: bool,
+    /// Time of the next request for the nodes' loads.
+    measure_at: Instant,
+    /// Such requests in progress, outside the main loop because a dashboard can be slow.
+    readings: JoinSet<Loads>,
+    /// Whether it was logged that the loads aren't known.
+    said_unmeasured: bool,
     began: Instant,
 }
 
@@ -59,6 +78,9 @@ impl Agent {
             said: BTreeSet::new(),
             has_seen: false,
             is_due: false,
+            measure_at: Instant::now(),
+            readings: JoinSet::new(),
+            said_unmeasured: false,
             began: Instant::now(),
             config,
         }
@@ -110,6 +132,29 @@ impl Agent {
         Ok(head)
     }
 
+    fn measure(&mut self) {
+        self.measure_at = Instant::now() + LONGEST_SLEEP;
+        let config = self.config.clone();
+        self.readings.spawn(async move {
+            let began = Instant::now();
+            (Dashboard::loads(&config).await, began.elapsed())
+        });
+    }
+
+    /// Reports loads that changed. Without an answer none is known.
+    fn measured(&mut self, (loads, took): Loads, outbox: &Outbox) {
+        let every = self.config.measure.unwrap_or(LONGEST_SLEEP);
+        self.measure_at = Instant::now() + every.max(took * SPARING);
+        if let Some(error) = loads.as_ref().err().filter(|_| !self.said_unmeasured) {
+            tracing::info!("the nodes' loads aren't known: {error}");
+        }
+        self.said_unmeasured = loads.is_err();
+        let changed = self.translator.measured(loads.unwrap_or_default());
+        if !outbox.measured(changed) {
+            self.translator.forget_loads();
+        }
+    }
+
     /// Handles an error of the head. The last view stays valid until the head answers again.
     fn lose(&mut self, error: &HeadError) {
         // One warning per problem, and only a limited number if the problem changes each time.
@@ -139,6 +184,10 @@ impl Manager for Agent {
         self.translator.attached();
     }
 
+    fn detached(&mut self) {
+        self.translator.forget_loads();
+    }
+
     fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.is_due = true;
         self.translator.plan(now, plan)
@@ -160,8 +209,12 @@ impl Manager for Agent {
         Some(self.next_look)
     }
 
-    async fn stirred(&mut self, _: Duration, _: &mut Outbox) {
-        std::future::pending().await
+    async fn stirred(&mut self, _: Duration, outbox: &mut Outbox) {
+        tokio::select! {
+            () = sleep_until(self.measure_at), if self.config.measure.is_some() && self.has_seen => self.measure(),
+            Some(Ok(loads)) = self.readings.join_next() => self.measured(loads, outbox),
+            else => std::future::pending().await,
+        }
     }
 }
 

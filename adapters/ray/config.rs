@@ -12,7 +12,7 @@ use toml::Value;
 use trainmaster_core::amount::parse_span;
 
 use super::amounts::MIB;
-use crate::file::{self, FileError, MOST_DEVICES, Wrong, amount, check_name, quoted};
+use crate::file::{self, FileError, MEASURE, MOST_DEVICES, Wrong, amount, check_name, quoted};
 
 const MOST_NODES: u32 = 4096;
 const SHORTEST_POLL: Duration = Duration::from_millis(100);
@@ -54,6 +54,8 @@ pub struct Config {
     pub token_file: Option<PathBuf>,
     /// Interval between polls of the head.
     pub poll: Duration,
+    /// Interval between requests to the dashboard for the nodes' loads. `None`: they aren't requested.
+    pub measure: Option<Duration>,
     /// Maximum time of a pending placement group.
     pub placement_timeout: Duration,
     /// Maximum time for a driver to create the placement groups of a plan.
@@ -117,6 +119,7 @@ struct File {
     untested: Untested,
     token_file: Option<PathBuf>,
     poll: Option<String>,
+    measure: Option<String>,
     placement_timeout: Option<String>,
     driver_timeout: Option<String>,
     request_resources: Option<bool>,
@@ -171,11 +174,18 @@ impl Config {
         };
         let address = if address.is_empty() && key == "RAY_ADDRESS" { "127.0.0.1:6379".into() } else { address };
         check_address(&address).map_err(|problem| (key.into(), quoted(&address), problem))?;
+        let token_file = file.token_file.or_else(|| variable("RAY_AUTH_TOKEN_PATH").map(PathBuf::from));
         // The same as in Ray's own programs.
         let (key, dashboard) = match file.dashboard {
-            Some(dashboard) => ("dashboard", dashboard),
-            None => ("RAY_API_SERVER_ADDRESS", variable("RAY_API_SERVER_ADDRESS").unwrap_or_else(|| DASHBOARD.into())),
+            Some(dashboard) => ("dashboard", Some(dashboard)),
+            None => ("RAY_API_SERVER_ADDRESS", variable("RAY_API_SERVER_ADDRESS")),
         };
+        let measure = match file.measure {
+            Some(text) => file::measure(&text)?,
+            // A token isn't sent to an address that nobody named.
+            None => (dashboard.is_some() || token_file.is_none()).then_some(MEASURE),
+        };
+        let dashboard = dashboard.unwrap_or_else(|| DASHBOARD.into());
         let dashboard = read_dashboard(&dashboard).map_err(|problem| (key.into(), quoted(&dashboard), problem))?;
         let span = |key: &str, text: Option<String>, default: u64, least: Duration| {
             span(text, Duration::from_secs(default), least).map_err(|(value, problem)| (key.into(), value, problem))
@@ -186,8 +196,9 @@ impl Config {
             dashboard,
             api: file.api,
             untested: file.untested,
-            token_file: file.token_file.or_else(|| variable("RAY_AUTH_TOKEN_PATH").map(PathBuf::from)),
+            token_file,
             poll: span("poll", file.poll, 1, SHORTEST_POLL)?,
+            measure,
             placement_timeout: span("placement_timeout", file.placement_timeout, 30, SHORTEST_POLL)?,
             driver_timeout: span("driver_timeout", file.driver_timeout, 120, SHORTEST_POLL)?,
             request_resources: file.request_resources.unwrap_or(true),
@@ -330,6 +341,7 @@ mod tests {
             untested = "trust"
             token_file = "/run/token"
             poll = "500ms"
+            measure = "30s"
             placement_timeout = "1m"
             driver_timeout = "5m"
             request_resources = false
@@ -353,6 +365,7 @@ mod tests {
             ("[::1]:8266", Api::Rest, Untested::Trust)
         );
         assert_eq!((config.poll, config.placement_timeout), (Duration::from_millis(500), Duration::from_secs(60)));
+        assert_eq!(config.measure, Some(Duration::from_secs(30)));
         assert_eq!((config.driver_timeout, config.request_resources), (Duration::from_secs(300), false));
         assert_eq!(config.uncounted["bandwidth"], 10_000);
         let burst = &config.node_types[0];
@@ -385,6 +398,20 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_not_sent_to_a_dashboard_that_nobody_named() {
+        let measure = |text: &str, url: &str| {
+            let variable = |name: &str| (name == "RAY_API_SERVER_ADDRESS" && !url.is_empty()).then(|| url.to_owned());
+            Config::read(toml::from_str(text).unwrap(), &variable).unwrap().measure
+        };
+        assert_eq!(measure("", ""), Some(MEASURE));
+        assert_eq!(measure("token_file = \"/t\"", ""), None);
+        assert_eq!(measure("token_file = \"/t\"", "http://head:8265"), Some(MEASURE));
+        assert_eq!(measure("token_file = \"/t\"\ndashboard = \"http://head:8265\"", ""), Some(MEASURE));
+        assert_eq!(measure("token_file = \"/t\"\nmeasure = \"1m\"", ""), Some(Duration::from_secs(60)));
+        assert_eq!((measure("measure = \"off\"", ""), measure("measure = \"0s\"", "")), (None, None));
+    }
+
+    #[test]
     fn errors_name_file_key_value_and_what_is_allowed() {
         let of = |keys: &str| format!("[[node_types]]\nname = \"b\"\ncpu = 1\nlabels = {{ tier = \"b\" }}\n{keys}");
         for (text, parts) in [
@@ -395,6 +422,7 @@ mod tests {
             ("api = \"grpc\"".into(), &["ray.toml", "api", "grpc", "auto", "rest"]),
             ("untested = \"yes\"".into(), &["untested", "yes", "observe", "trust"]),
             ("poll = \"5\"".into(), &["poll", "\"5\"", "20s"]),
+            ("measure = \"5\"".into(), &["measure", "\"5\"", "20s", "\"off\""]),
             ("poll = \"1ms\"".into(), &["poll", "\"1ms\"", "100ms"]),
             ("placement_timeout = \"60d\"".into(), &["placement_timeout", "60d", "86400s"]),
             ("bandwidth = 5".into(), &["bandwidth", "5", "1Gbit"]),

@@ -1,5 +1,7 @@
 //! Ray's dashboard, over its REST API. It shows the public data of the cluster, for observation only.
 //!
+//! It also has the nodes' loads, which the head doesn't have.
+//!
 //! It doesn't report nodes' free resources, so they are computed from placement groups, actors and tasks. It doesn't
 //! report the data that drivers and this adapter wrote, nor which nodes are draining.
 
@@ -13,7 +15,10 @@ use hyper::{
     header::{AUTHORIZATION, HOST, USER_AGENT},
 };
 use hyper_util::rt::TokioIo;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use tokio::{net::TcpStream, time::timeout};
 use tonic::metadata::{Ascii, MetadataValue};
 
@@ -26,6 +31,10 @@ use super::{
     names::GroupName,
     view::{Bundle, Group, GroupState, Node, NodeId, Resources, View, why},
 };
+use crate::{
+    file::MOST_DEVICES,
+    load::{Load, part},
+};
 
 /// Maximum wait for an answer. The dashboard of a large cluster takes some time to assemble it.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -33,6 +42,8 @@ const ANSWER: Duration = Duration::from_secs(30);
 const NODE_TYPE: &str = "ray.io/node-group";
 
 const VERSION: &str = "/api/version";
+/// The last statistics of each node's agent.
+const LOADS: &str = "/nodes?view=summary";
 // No table can have more rows than Ray's own limit.
 const NODES: &str = "/api/v0/nodes?limit=10000&filter_keys=state&filter_predicates=%3D&filter_values=ALIVE";
 const GROUPS: &str =
@@ -55,10 +66,23 @@ impl Dashboard {
     /// # Errors
     /// The token's file can't be read, there is no answer, or the token is wrong.
     pub(crate) async fn connect(config: &Config) -> Result<Self, HeadError> {
-        let mut dashboard = Self { address: config.dashboard.clone(), token: None, version: String::new() };
-        dashboard.token = token(config).map_err(|problem| dashboard.error(&problem, Trouble::Token))?;
+        let mut dashboard = Self::new(config)?;
         dashboard.version = words(&dashboard.ask::<Version>(VERSION).await?.ray_version);
         Ok(dashboard)
+    }
+
+    fn new(config: &Config) -> Result<Self, HeadError> {
+        let mut dashboard = Self { address: config.dashboard.clone(), token: None, version: String::new() };
+        dashboard.token = token(config).map_err(|problem| dashboard.error(&problem, Trouble::Token))?;
+        Ok(dashboard)
+    }
+
+    /// Returns the loads of the nodes whose agents report, by one request.
+    pub(crate) async fn loads(config: &Config) -> Result<BTreeMap<NodeId, Load>, HeadError> {
+        let summary: Summary = Self::new(config)?.ask(LOADS).await?;
+        let known = |row| if let Lenient::Known(row) = row { Some(row) } else { None };
+        let rows = summary.data.summary.into_iter().take(MOST_NODES).filter_map(known);
+        Ok(rows.filter_map(LoadRow::read).collect())
     }
 
     /// Returns the relevant state of the cluster, as far as the dashboard shows it.
@@ -204,6 +228,59 @@ struct TaskRow {
     r#type: String,
     #[serde(flatten)]
     uses: ActorRow,
+}
+
+#[derive(Deserialize)]
+struct Summary {
+    data: SummaryData,
+}
+
+#[derive(Deserialize)]
+struct SummaryData {
+    summary: Vec<Lenient<LoadRow>>,
+}
+
+/// A row, or anything else in its place: one agent can't hide the others' figures.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Lenient<T> {
+    Known(T),
+    Other(IgnoredAny),
+}
+
+/// A node's statistics, in percent. Nodes whose agents haven't reported yet have none.
+#[derive(Deserialize)]
+struct LoadRow {
+    cpu: Option<f64>,
+    #[serde(default)]
+    gpus: Vec<GpuRow>,
+    raylet: RayletRow,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RayletRow {
+    node_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GpuRow {
+    index: u32,
+    /// None where the driver doesn't tell.
+    utilization_gpu: Option<f64>,
+}
+
+impl LoadRow {
+    fn read(self) -> Option<(NodeId, Load)> {
+        let of = |percent: Option<f64>| part(percent?, 100.0);
+        let gpus = self.gpus.into_iter().take(MOST_DEVICES as usize);
+        let load = Load {
+            resources: of(self.cpu).map(|used| ("cpu", used)).into_iter().collect(),
+            devices: gpus.filter_map(|gpu| Some((gpu.index, of(gpu.utilization_gpu)?))).collect(),
+        };
+        Some((node_id(&self.raylet.node_id)?, load))
+    }
 }
 
 fn view(nodes: Vec<NodeRow>, groups: Vec<GroupRow>, actors: Vec<ActorRow>, tasks: Vec<TaskRow>) -> View {
@@ -381,6 +458,65 @@ mod tests {
         assert_eq!(ours, [(7, GroupState::Created), (8, GroupState::Pending)]);
         assert_eq!(view.groups[0].bundles[0].resources["GPU"], 1.0, "in the order of the bundles");
         assert_eq!((view.groups[0].placed().count(), view.groups[1].placed().count()), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn loads_are_what_agents_say_within_reason() {
+        let row = |id: u8, figures: &str| {
+            format!(
+                r#"{{"now": 1.5, "cpus": [2, 2], {figures}, "raylet": {{"nodeId": "{}"}}}}"#,
+                format!("{id:02x}").repeat(28)
+            )
+        };
+        let gpu = |index: i64, percent: &str| {
+            format!(
+                r#"{{"index": {index}, "uuid": "u", "utilizationGpu": {percent}, "processesPids": [{{"pid": 7}}]}}"#
+            )
+        };
+        let gpus = |gpus: &[String]| format!(r#""cpu": 12.5, "gpus": [{}]"#, gpus.join(","));
+        let many: Vec<_> = (0..5000).map(|index| gpu(index, "1e300")).collect();
+        let rows = [
+            row(1, &gpus(&[gpu(1, "50"), gpu(0, "0")])),
+            row(2, r#""cpu": 1e300, "gpus": []"#),
+            row(3, r#""cpu": -1.0"#),
+            row(4, r#""mem": []"#),
+            // A GPU whose use the driver doesn't tell, and one with an impossible index.
+            row(5, &gpus(&[gpu(0, "null"), gpu(1, "-3")])),
+            row(6, &gpus(&[gpu(-1, "5")])),
+            row(7, &gpus(&many)),
+            row(8, r#""cpu": "much""#),
+            "7".into(),
+            r#"{"cpu": 1.0, "gpus": [], "raylet": {}}"#.into(),
+            r#"{"cpu": 1.0, "gpus": [], "raylet": {"nodeId": "\n"}}"#.into(),
+        ];
+        let answer = format!(r#"{{"result": true, "msg": "", "data": {{"summary": [{}]}}}}"#, rows.join(","));
+        let address = serve(vec![(LOADS, answer)]).await;
+        let folder = tempfile::tempdir().unwrap();
+        let loads = Dashboard::loads(&config(&address, "secret", folder.path())).await.unwrap();
+        let cpu = |id: u8| loads.get(&NodeId(vec![id; 28])).map(|load| load.resources.get("cpu").copied());
+        let devices = |id: u8| loads[&NodeId(vec![id; 28])].devices.clone();
+        assert_eq!(
+            (1..=8).map(cpu).collect::<Vec<_>>(),
+            [
+                Some(Some(0.125)),
+                Some(Some(1.0)),
+                Some(None),
+                Some(None),
+                Some(Some(0.125)),
+                None,
+                Some(Some(0.125)),
+                None
+            ]
+        );
+        assert_eq!(loads.len(), 6);
+        assert_eq!((devices(1), devices(5)), ([(0, 0.0), (1, 0.5)].into(), BTreeMap::new()));
+        assert!(devices(7).len() == 1024 && devices(7).values().all(|used| *used == 1.0));
+
+        // A dashboard that has no such page, or is another program's.
+        for answer in ["<html>", r#"{"result": false, "msg": "Unknown view summary", "data": {}}"#, "[1]", "null"] {
+            let address = serve(vec![(LOADS, answer.into())]).await;
+            assert!(Dashboard::loads(&config(&address, "secret", folder.path())).await.is_err(), "{answer}");
+        }
     }
 
     #[tokio::test]

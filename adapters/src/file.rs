@@ -14,7 +14,7 @@ use serde::{
 use thiserror::Error;
 use toml::Value;
 use trainmaster_core::{
-    amount::{Unit, duration},
+    amount::{AmountError, Unit, duration, parse_span},
     text::read_toml,
 };
 use trainmaster_manager::{Check, Health, Launch};
@@ -112,6 +112,21 @@ pub(crate) fn amount(key: &str, value: &Value) -> Result<i64, String> {
         _ => return Err("write a number, or a text with a unit such as \"10GiB\" or \"1Gbit\"".into()),
     };
     Unit::of(key).parse(&text).map_err(|error| error.to_string())
+}
+
+/// How often to measure if the file doesn't say.
+#[cfg(any(feature = "local", feature = "ray"))]
+pub(crate) const MEASURE: Duration = Duration::from_secs(10);
+
+/// How often to measure. `None`: never.
+#[cfg(any(feature = "local", feature = "ray"))]
+pub(crate) fn measure(text: &str) -> Result<Option<Duration>, Wrong> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let problem = |error: AmountError| format!("{error}; \"off\" and \"0s\" are no measuring");
+    let span = parse_span(text).map_err(|error| ("measure".into(), quoted(text), problem(error)))?;
+    Ok(Some(Duration::from_millis(span.0.unsigned_abs())).filter(|every| !every.is_zero()))
 }
 
 /// Reads a value in sub-units: `#[serde(deserialize_with = "file::mbit")]`.

@@ -8,6 +8,8 @@
 mod file;
 #[cfg(any(feature = "ray", feature = "yarn"))]
 mod foreign;
+#[cfg(feature = "ray")]
+mod load;
 
 #[cfg(feature = "local")]
 #[path = "../local/mod.rs"]

@@ -30,7 +30,11 @@ use super::{
     servers::{self, Names},
     view::{Group, NodeId, Request, Resources, View},
 };
-use crate::{file::MOST_DEVICES, foreign::ForeignUse};
+use crate::{
+    file::MOST_DEVICES,
+    foreign::ForeignUse,
+    load::{Load, Meter},
+};
 
 pub(crate) const SERVER: &str = "server/";
 pub(crate) const PLAN: &str = "plan/";
@@ -62,6 +66,7 @@ pub(crate) struct Translator {
     names: Names,
     kinds: Kinds,
     foreign: ForeignUse<NodeId>,
+    meter: Meter,
     servers: Arc<BTreeMap<String, v1::Server>>,
     jobs: BTreeMap<u64, Job>,
     /// The data that this adapter wrote, as far as it is known to exist.
@@ -85,6 +90,7 @@ impl Translator {
             names: Names::default(),
             kinds: Kinds::default(),
             foreign: ForeignUse::default(),
+            meter: Meter::default(),
             servers: Arc::default(),
             jobs: BTreeMap::new(),
             written: BTreeMap::new(),
@@ -177,6 +183,7 @@ impl Translator {
             job.told_over = job.is_over(&seen);
             jobs.extend(job.observe(*id, &seen, &self.names).map(|job| (*id, job)));
         }
+        self.meter.know(&self.servers);
         Snapshot { servers: self.servers.clone(), jobs }
     }
 
@@ -242,6 +249,17 @@ impl Translator {
         if *self.servers != seen {
             self.servers = Arc::new(seen);
         }
+    }
+
+    /// Takes the nodes' loads. Returns those that the daemon doesn't know.
+    pub(crate) fn measured(&mut self, loads: BTreeMap<NodeId, Load>) -> Vec<v1::ServerUse> {
+        let named = loads.into_iter().filter_map(|(node, load)| Some((self.names.of(&node)?.to_owned(), load)));
+        self.meter.changed(named.collect())
+    }
+
+    /// The daemon knows no loads.
+    pub(crate) fn forget_loads(&mut self) {
+        self.meter.forget();
     }
 
     /// Whether the daemon can know the group's job. Otherwise the group is foreign use.

@@ -180,6 +180,29 @@ fn at(slots: &[(u32, &str)]) -> Slots {
 }
 
 #[test]
+fn loads_are_told_of_servers_that_the_daemon_knows() {
+    let mut world = World::with_nodes("");
+    let load = || Load { resources: [("cpu", 0.5)].into(), devices: [(0, 0.0), (1, 1.0)].into() };
+    let loads = |world: &mut World| {
+        let told = world.translator.measured([1, 9].map(|id| (NodeId(vec![id; 28]), load())).into());
+        told.into_iter().map(|used| (used.server, used.used["cpu"], used.devices)).collect::<Vec<_>>()
+    };
+    let of_a = [("a".to_owned(), 4000, vec![v1::DeviceShare { device: 1, milli: 1000 }])];
+    assert_eq!(loads(&mut world), [], "it knows none");
+    world.look();
+    assert_eq!(loads(&mut world), of_a);
+    assert_eq!(loads(&mut world), []);
+    world.view.nodes.remove(&NodeId(vec![1; 28]));
+    world.look();
+    assert_eq!(loads(&mut world), []);
+    world.node(1, "a", "");
+    world.look();
+    assert_eq!(loads(&mut world), of_a, "the node came back");
+    world.translator.forget_loads();
+    assert_eq!(loads(&mut world), of_a);
+}
+
+#[test]
 fn nodes_are_servers_and_drivers_find_them_by_name() {
     let mut world = World::with_nodes("bandwidth = \"1Gbit\"");
     let step = world.look();

@@ -2,15 +2,23 @@
 //! that creates placement groups as the Python package does.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
+use async_trait::async_trait;
 use serde_json::{Value, json};
+use tonic::Status;
+use trainmaster_adapters::ray::{self, Config};
+use trainmaster_core::JobSpec;
+use trainmaster_manager::{Observations, Plans};
+use trainmaster_proto::v1::{AdmitReply, JobStatus, Observation, ServerUse, observation::Kind};
 
 /// Far longer than any step of the test. Only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -54,6 +62,7 @@ impl Cluster {
             .arg(root().join("adapters/tests/ray/cluster.py"))
             .env("RAY_AUTH_MODE", "disabled")
             .env("RAY_TMPDIR", folder)
+            .env("REPORTER_UPDATE_INTERVAL_MS", "500")
             // A killed raylet is soon detected.
             .env("RAY_health_check_initial_delay_ms", "0")
             .env("RAY_health_check_period_ms", "500")
@@ -216,6 +225,7 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     until("the nodes as servers", || cluster.read("server/b"));
     until("what was made up to go", || cluster.read("plan/7000001").is_none().then_some(()));
     observed_only(folder.path(), &mut cluster);
+    loads_are_reported(&cluster);
 
     // A job that is placed as planned.
     let job = daemon.submit(folder.path(), "first", 1);
@@ -299,4 +309,67 @@ fn observed_only(folder: &Path, cluster: &mut Cluster) {
     });
     assert!(cluster.plan(1).is_none());
     cluster.ask("remove", json!({ "name": group["name"] }));
+}
+
+/// A daemon that only listens.
+struct Listener(mpsc::Sender<Observation>);
+
+#[async_trait]
+impl trainmaster_manager::Daemon for Listener {
+    async fn attach(&self, observations: Observations) -> Result<Plans, Status> {
+        let (mut observations, heard) = (observations.open().await?, self.0.clone());
+        tokio::spawn(async move {
+            while let Some(observation) = observations.recv().await {
+                let _ = heard.send(observation);
+            }
+        });
+        Ok(Box::pin(tokio_stream::pending()))
+    }
+
+    async fn submit(&self, _: &JobSpec, _: &str, _: &str) -> Result<u64, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+
+    async fn jobs_of(&self, _: &str, _: bool) -> Result<Vec<JobStatus>, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+
+    async fn cancel(&self, _: u64) -> Result<(), Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+
+    async fn admit(&self, _: &JobSpec) -> Result<AdmitReply, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+}
+
+/// The loads that the adapter reports follow the machine's. Both nodes are this machine, with four cores each.
+fn loads_are_reported(cluster: &Cluster) {
+    let Cluster { address, dashboard, .. } = cluster;
+    let text = format!("address = {address:?}\ndashboard = {dashboard:?}\napi = \"rest\"\npoll = \"200ms\"\n");
+    let config = Config::parse(&(text + "measure = \"200ms\""), "test").unwrap();
+    let (sender, heard) = mpsc::channel();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.spawn(ray::run(config, Arc::new(Listener(sender)), std::future::pending()));
+    let mut latest: BTreeMap<String, ServerUse> = BTreeMap::new();
+    let mut say = |what: &str, least: i64| {
+        let cpu = |used: &ServerUse| used.used.get("cpu").copied();
+        while !["a", "b"].iter().all(|name| latest.get(*name).and_then(cpu).is_some_and(|cpu| cpu >= least)) {
+            let Some(Kind::Utilisation(measured)) = heard.recv_timeout(LIMIT).expect(what).kind else { continue };
+            for used in measured.servers {
+                assert!(used.slots.is_empty() && used.used.keys().all(|name| name == "cpu"), "{used:?}");
+                assert!(used.server != "head" && cpu(&used).is_none_or(|cpu| (0..=4000).contains(&cpu)), "{used:?}");
+                latest.insert(used.server.clone(), used);
+            }
+        }
+    };
+    say("the nodes' loads", 0);
+    let cores = thread::available_parallelism().unwrap().get();
+    let burn = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let mut burners: Vec<Child> = (0..2 * cores).map(|_| burn()).collect();
+    say("busy nodes", 3800);
+    for burner in &mut burners {
+        burner.kill().unwrap();
+        burner.wait().unwrap();
+    }
 }

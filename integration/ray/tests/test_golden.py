@@ -56,7 +56,8 @@ class Player:
         self._cluster, self._folder = cluster, folder
         config, adapter = folder / "daemon.toml", folder / "ray.toml"
         config.write_text(f'[scheduler]\nengine = "{engine}"\n' + "".join(_toml("scheduler", settings)))
-        adapter.write_text(f'address = "{cluster.address}"\npoll = "300ms"\n')
+        # The machine's load is not part of a scenario.
+        adapter.write_text(f'address = "{cluster.address}"\npoll = "300ms"\nmeasure = "off"\n')
         self._daemon = Daemon(folder, f"ray={adapter}", f"--config={config}", env=cluster.env)
         self._jobs = self._daemon.jobs()
         self._drivers: dict[str, subprocess.Popen[bytes]] = {}
