@@ -115,11 +115,9 @@ pub(crate) fn amount(key: &str, value: &Value) -> Result<i64, String> {
 }
 
 /// How often to measure if the file doesn't say.
-#[cfg(any(feature = "local", feature = "ray"))]
 pub(crate) const MEASURE: Duration = Duration::from_secs(10);
 
 /// How often to measure. `None`: never.
-#[cfg(any(feature = "local", feature = "ray"))]
 pub(crate) fn measure(text: &str) -> Result<Option<Duration>, Wrong> {
     if text == "off" {
         return Ok(None);
@@ -149,6 +147,12 @@ pub(crate) fn span<'de, D: Deserializer<'de>, const LEAST: u64>(from: D) -> Resu
         span if (least..=most).contains(&span) => Ok(span),
         span => Err(D::Error::custom(format!("{span:?} must be from {least:?} to {most:?}"))),
     }
+}
+
+/// Reads how often to measure, as [`measure`].
+#[cfg(feature = "yarn")]
+pub(crate) fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    measure(&String::deserialize(from)?).map_err(|(_, value, problem)| D::Error::custom(format!("{value}: {problem}")))
 }
 
 /// Reads a manager's name.

@@ -8,7 +8,7 @@
 mod file;
 #[cfg(any(feature = "ray", feature = "yarn"))]
 mod foreign;
-#[cfg(feature = "ray")]
+#[cfg(any(feature = "ray", feature = "yarn"))]
 mod load;
 
 #[cfg(feature = "local")]

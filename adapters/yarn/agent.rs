@@ -63,6 +63,10 @@ impl Manager for Agent {
         self.shared.state().translator.attached();
     }
 
+    fn detached(&mut self) {
+        self.shared.state().translator.forget_loads();
+    }
+
     fn plan(&mut self, now: Duration, plan: v1::Plan) -> Vec<PlanAnswer> {
         self.shared.state().translator.plan(now, plan)
     }

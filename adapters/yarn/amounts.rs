@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use trainmaster_core::JobSpec;
 
+use crate::load::{Load, part};
+
 const MEMORY: &str = "memory-mb";
 const VCORES: &str = "vcores";
 const GPU: &str = "yarn.io/gpu";
@@ -31,6 +33,12 @@ pub(crate) fn read(
         }
     }
     read
+}
+
+/// The used parts of a node. Unknown and invalid figures are left out.
+pub(crate) fn load(used: &HashMap<String, f64>, capacity: &HashMap<String, i64>) -> Load {
+    let of = |(yarns, name): (&str, _)| Some((name, part(*used.get(yarns)?, *capacity.get(yarns)? as f64)?));
+    Load { resources: [(MEMORY, "memory"), (VCORES, "cpu")].into_iter().filter_map(of).collect(), ..Load::default() }
 }
 
 /// The core's name of a resource, and its number of sub-units in YARN's unit.
@@ -121,6 +129,22 @@ mod tests {
         complaints.sort();
         assert_eq!(complaints[0], "a: memory-mb = -1 is ignored; allowed are 0 to 1000000000");
         assert_eq!(complaints.len(), 2);
+    }
+
+    #[test]
+    fn a_load_is_what_makes_sense_of_the_used_amounts() {
+        let parts = |memory: f64, vcores: f64| {
+            let used = [(MEMORY, memory), (VCORES, vcores), (GPU, 1.0)].map(|(name, used)| (name.to_owned(), used));
+            let Load { resources, devices } = load(&used.into(), &yarn(&[(MEMORY, 8192), (VCORES, 16)]));
+            assert!(devices.is_empty(), "YARN doesn't measure GPUs");
+            (resources.get("memory").copied(), resources.get("cpu").copied())
+        };
+        assert_eq!(parts(2048.0, 4.0), (Some(0.25), Some(0.25)));
+        assert_eq!(parts(1e300, f64::INFINITY), (Some(1.0), Some(1.0)));
+        assert_eq!(parts(-1.0, f64::NAN), (None, None));
+        assert_eq!(load(&HashMap::new(), &yarn(&[(MEMORY, 8192)])), Load::default());
+        assert_eq!(load(&[(MEMORY.to_owned(), 1.0)].into(), &yarn(&[(MEMORY, 0)])), Load::default());
+        assert_eq!(load(&[(MEMORY.to_owned(), 1.0)].into(), &HashMap::new()), Load::default());
     }
 
     #[test]

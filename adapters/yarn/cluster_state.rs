@@ -81,6 +81,18 @@ struct NodeRow {
     node_labels: Option<Vec<String>>,
     #[serde(default)]
     node_attributes_info: Attributes,
+    /// Absent in old versions of Hadoop.
+    #[serde(default)]
+    resource_utilization: Utilization,
+}
+
+/// The measured use of a node's containers.
+#[derive(Debug, Default, Deserialize)]
+struct Utilization {
+    #[serde(rename = "aggregatedContainersPhysicalMemoryMB")]
+    memory: Option<f64>,
+    #[serde(rename = "containersCPUUsage")]
+    vcores: Option<f64>,
 }
 
 /// Amounts of resources, by YARN's names.
@@ -143,6 +155,8 @@ impl NodeRow {
             "DECOMMISSIONING" => NodeState::Decommissioning,
             _ => NodeState::Gone,
         };
+        let Utilization { memory, vcores } = self.resource_utilization;
+        let used = [("memory-mb", memory), ("vcores", vcores)];
         let attributes = self.node_attributes_info.node_attribute_info.unwrap_or_default().into_iter();
         wire::Node {
             name: if with_ports { self.id.clone() } else { self.node_host_name },
@@ -153,6 +167,7 @@ impl NodeRow {
             attributes: attributes
                 .map(|Attribute { prefix, name, value }| (format!("{prefix}/{name}"), value.unwrap_or_default()))
                 .collect(),
+            used: used.into_iter().filter_map(|(name, used)| Some((name.to_owned(), used?))).collect(),
             id: self.id,
         }
     }

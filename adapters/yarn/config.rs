@@ -56,6 +56,9 @@ pub struct Config {
     pub master_timeout: Duration,
     /// The ApplicationMasters of `trainmaster yarn submit`.
     pub master: Master,
+    /// Interval between reports of the nodes' loads to the daemon. `None`: they aren't reported.
+    #[serde(deserialize_with = "file::interval")]
+    pub measure: Option<Duration>,
     /// Each node's bandwidth in Mbit/s, which YARN doesn't count.
     #[serde(deserialize_with = "file::mbit")]
     pub bandwidth: Option<i64>,
@@ -132,6 +135,7 @@ impl Default for Config {
             placement_timeout: Duration::from_secs(30),
             master_timeout: Duration::from_secs(120),
             master: Master::default(),
+            measure: Some(file::MEASURE),
             bandwidth: None,
             disk: None,
         }

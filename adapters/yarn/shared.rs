@@ -124,6 +124,10 @@ impl Shared {
         for (decision, answer) in refused {
             outbox.answer(decision, vec![answer]);
         }
+        let loads = state.translator.measured(now);
+        if !outbox.measured(loads) {
+            state.translator.forget_loads();
+        }
         outbox.touch(now);
         drop(state);
         if !submit.is_empty() {

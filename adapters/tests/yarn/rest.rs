@@ -191,6 +191,12 @@ fn a_manager_without_plug_ins_is_observed_ordered_and_told_to_kill() {
         let running = daemon.jobs().into_iter().find(|job| job["name"] == "first")?;
         (running["state"] == "running" && running["workers"] == 2).then_some(())
     });
+    // NodeManagers measure the memory of its ApplicationMaster.
+    let state = folder.path().join("state");
+    until("a load", || {
+        let journal = daemon.ask(&["replay", state.to_str().unwrap()]);
+        (journal["events"]["utilisation"].as_u64() > Some(0)).then_some(())
+    });
     // YARN's own rules put it into `default` first.
     let told = until("its queue", || Some(cluster.app(&application)).filter(|told| told["queue"] == "root.dl"));
     assert!(told["applicationTags"].as_str().unwrap().starts_with("trainmaster-secret-"), "{told}");

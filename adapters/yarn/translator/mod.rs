@@ -31,7 +31,7 @@ use super::{
     secret::SecretHash,
     wire,
 };
-use crate::foreign::ForeignUse;
+use crate::{foreign::ForeignUse, load::Meter};
 
 /// Wait before the daemon is asked again if it couldn't answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -79,6 +79,9 @@ pub(crate) struct Translator {
     environment: BTreeMap<String, String>,
     nodes: Nodes,
     foreign: ForeignUse<String>,
+    meter: Meter,
+    /// Time of the next report of the nodes' loads.
+    measure_at: Duration,
     servers: Arc<BTreeMap<String, v1::Server>>,
     apps: BTreeMap<String, App>,
     /// Applications by job.
@@ -106,6 +109,8 @@ impl Translator {
             environment,
             nodes: Nodes::default(),
             foreign: ForeignUse::default(),
+            meter: Meter::default(),
+            measure_at: Duration::ZERO,
             servers: Arc::default(),
             apps: BTreeMap::new(),
             jobs: HashMap::new(),
@@ -401,9 +406,24 @@ impl Translator {
     }
 
     /// The complete state for the daemon.
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&mut self) -> Snapshot {
+        self.meter.know(&self.servers);
         let jobs = self.apps.values().filter_map(|app| Some((app.job()?, app.observe(app.job()?, &self.nodes))));
         Snapshot { servers: self.servers.clone(), jobs: jobs.collect() }
+    }
+
+    /// Returns the nodes' loads that the daemon doesn't know, if it is time for them. Cost: O(nodes).
+    pub(crate) fn measured(&mut self, now: Duration) -> Vec<v1::ServerUse> {
+        let Some(every) = self.config.measure.filter(|_| now >= self.measure_at) else { return Vec::new() };
+        self.measure_at = now + every;
+        let load = |(server, node): (&str, &wire::Node)| (server.to_owned(), amounts::load(&node.used, &node.capacity));
+        self.meter.changed(self.nodes.iter().map(load).collect())
+    }
+
+    /// The daemon knows no loads.
+    pub(crate) fn forget_loads(&mut self) {
+        self.meter.forget();
+        self.measure_at = Duration::ZERO;
     }
 
     /// Checks that each slot of a job fits in one container.

@@ -43,13 +43,10 @@ fn request() -> impl Strategy<Value = i64> {
 }
 
 fn node() -> impl Strategy<Value = wire::Node> {
-    (name(), name(), -1..4i32, amounts(), amounts()).prop_map(|(id, name, state, capacity, allocated)| wire::Node {
-        id,
-        name,
-        state,
-        capacity,
-        allocated,
-        ..wire::Node::default()
+    let used = (any::<f64>(), any::<f64>())
+        .prop_map(|(memory, vcores)| HashMap::from([("memory-mb".to_owned(), memory), ("vcores".to_owned(), vcores)]));
+    (name(), name(), -1..4i32, amounts(), amounts(), used).prop_map(|(id, name, state, capacity, allocated, used)| {
+        wire::Node { id, name, state, capacity, allocated, used, ..wire::Node::default() }
     })
 }
 
@@ -146,6 +143,11 @@ fn check(translator: &mut Translator, now: Duration, cluster: &wire::Cluster) ->
     for server in state.servers.values() {
         let amounts = server.capacity.values().chain(server.foreign.values());
         prop_assert!(amounts.copied().all(|amount| (0..=1_000_000_000_000).contains(&amount)), "{server:?}");
+    }
+    translator.forget_loads();
+    for load in translator.measured(now) {
+        let capacity = &state.servers[&load.server].capacity;
+        prop_assert!(load.used.iter().all(|(name, used)| (0..=capacity[name]).contains(used)), "{load:?}");
     }
     Ok(())
 }

@@ -161,8 +161,9 @@ impl Cluster {
         let jar = root().join("integration/yarn/master/target/trainmaster-yarn-master.jar");
         let (jar, conf) = (jar.display(), self.yarn().join("conf"));
         let (conf, token) = (conf.display(), self.yarn().join("plug-ins.token"));
+        // The machine's load isn't part of a scenario.
         format!(
-            "listen = \"127.0.0.1:{adapter}\"\nresourcemanager = \"{web}\"\ntoken_file = {token:?}\n\
+            "measure = \"off\"\nlisten = \"127.0.0.1:{adapter}\"\nresourcemanager = \"{web}\"\ntoken_file = {token:?}\n\
              accounts = \"job\"\n\
              placement_timeout = \"5m\"\nmaster_timeout = \"5m\"\n[master]\nclasspath = \"{jar}:{conf}:{classpath}\"\n\
              memory = \"256MiB\"\n\

@@ -297,3 +297,31 @@ fn a_secret_is_known_by_its_hash() {
     assert!(world.translator.secret(&app(1)).unwrap().matches("abc"));
     assert_eq!((world.translator.secret(&app(2)), world.translator.secret("application_x")), (None, None));
 }
+
+#[test]
+fn the_nodes_loads_are_told_now_and_then() {
+    let mut world = World::new("measure = \"5s\"");
+    let used = |memory: f64, vcores: f64| {
+        [("memory-mb", memory), ("vcores", vcores)].map(|(name, used)| (name.to_owned(), used)).into()
+    };
+    let told = |world: &mut World| {
+        world.look();
+        world.translator.snapshot();
+        let told = world.translator.measured(world.now());
+        told.into_iter().map(|load| (load.server, load.used["memory"], load.used["cpu"])).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&mut world), [], "plug-ins that don't tell");
+    world.cluster.nodes[0].used = used(2048.0, 4.0);
+    world.look_for(4);
+    assert_eq!(told(&mut world), [("a".to_owned(), 2048, 4000)]);
+    world.cluster.nodes[0].used = used(8192.0, 99.0);
+    assert_eq!(told(&mut world), [], "soon enough");
+    world.look_for(4);
+    assert_eq!(told(&mut world), [("a".to_owned(), 8192, 8000)]);
+    world.translator.forget_loads();
+    assert_eq!(told(&mut world), [("a".to_owned(), 8192, 8000)]);
+
+    let mut world = World::new("measure = \"off\"");
+    world.cluster.nodes[0].used = used(8192.0, 8.0);
+    assert_eq!(told(&mut world), []);
+}

@@ -176,7 +176,7 @@ impl World {
     }
 
     /// The phase, the incarnation, and the slots with their servers.
-    fn seen(&self, job: u64) -> (ObservedPhase, u32, Vec<(u32, String)>) {
+    fn seen(&mut self, job: u64) -> (ObservedPhase, u32, Vec<(u32, String)>) {
         let seen = self.translator.snapshot().jobs.remove(&job).unwrap();
         let slots = seen.slots.iter().map(|slot| (slot.index, slot.server.clone())).collect();
         (seen.phase(), seen.incarnation, slots)

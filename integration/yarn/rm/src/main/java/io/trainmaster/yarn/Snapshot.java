@@ -24,6 +24,7 @@ import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.api.records.ResourceUtilization;
 import org.apache.hadoop.yarn.api.records.YarnApplicationState;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
@@ -191,6 +192,11 @@ final class Snapshot {
                 amounts(reserved.getReservedResource()).forEach((name, much) -> allocated.merge(name, much, Long::sum));
             }
             row.putAllAllocated(allocated);
+        }
+        ResourceUtilization used = node.getAggregatedContainersUtilization();
+        if (used != null) {
+            row.putUsed(ResourceInformation.MEMORY_URI, used.getPhysicalMemory())
+                    .putUsed(ResourceInformation.VCORES_URI, used.getCPU());
         }
         for (NodeAttribute attribute : node.getAllNodeAttributes()) {
             row.putAttributes(

@@ -146,6 +146,10 @@ class ClusterIT {
         });
         assertTrue(has(job, planned), "slot 3 gets no container");
         assertEquals(List.of(1, 0), List.of(priority(job), priority(other)));
+        Waiting.until(() -> sidecar.lastSnapshot().getNodesList().stream()
+                .filter(node -> Set.of(nodes.get(SMALLEST), nodes.get(SMALL)).contains(node.getId()))
+                .allMatch(node ->
+                        node.getUsedOrDefault("memory-mb", 0) >= 1 && node.getUsedOrDefault("vcores", -1) >= 0));
     }
 
     @Test

@@ -16,6 +16,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.Callable;
 import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
@@ -23,6 +24,7 @@ import org.apache.hadoop.yarn.api.records.NodeAttribute;
 import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.api.records.ResourceUtilization;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.api.protocolrecords.NMContainerStatus;
 import org.apache.hadoop.yarn.server.resourcemanager.MockAM;
@@ -290,6 +292,28 @@ class SnapshotTest {
             lab.obtain(sound, 1, 512, 1);
             assertEquals(Map.of(1L, List.of("b")), lab.placed(sound), "the round continued");
         }
+    }
+
+    @Test
+    void containersUseWhatTheirNodeMeasures() throws Exception {
+        try (Lab lab = new Lab()) {
+            MockNM a = lab.node("a", 1024);
+            MockNM b = lab.node("b", 1024);
+            ResourceUtilization used = ResourceUtilization.newInstance(300, 900, 1.5f);
+            measures(lab, a, () -> used);
+            measures(lab, b, () -> null);
+            lab.round();
+            Map<String, Map<String, Double>> found = lab.sidecar.lastSnapshot().getNodesList().stream()
+                    .collect(Collectors.toMap(Node::getId, Node::getUsedMap));
+            Map<String, Double> ofA = Map.of("memory-mb", 300.0, "vcores", 1.5);
+            assertEquals(
+                    Map.of(a.getNodeId().toString(), ofA, b.getNodeId().toString(), Map.of()), found);
+        }
+    }
+
+    private static void measures(Lab lab, MockNM node, Callable<?> use) {
+        lab.rm.getRMContext().getRMNodes().compute(node.getNodeId(), (id, known) ->
+                Odd.like(RMNode.class, known, Map.of("getAggregatedContainersUtilization", use)));
     }
 
     @Test
