@@ -31,6 +31,8 @@ pub struct Config {
     /// for a job of Trainmaster's.
     #[serde(deserialize_with = "priority")]
     pub priority: Option<u32>,
+    /// Whether the nodes' loads are reported.
+    pub measure: bool,
     /// The feed's address for training programs.
     pub feed: Option<String>,
 }
@@ -44,6 +46,7 @@ impl Default for Config {
             grace: 60,
             bandwidth: None,
             priority: None,
+            measure: false,
             feed: None,
         }
     }
@@ -111,6 +114,7 @@ mod tests {
             ("patience = \"x\"", &["patience", "x"]),
             ("bandwidth = \"10\"", &["bandwidth", "10", "Gbit"]),
             ("leese = \"5m\"", &["leese", "lease"]),
+            ("measure = \"on\"", &["measure", "on", "boolean"]),
             ("priority = 0", &["priority", "0", "1 to"]),
             ("priority = 4294967295", &["priority", "4294967295"]),
         ] {

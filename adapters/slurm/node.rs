@@ -100,6 +100,11 @@ pub(crate) fn foreign(node: &Node, own: &Own) -> BTreeMap<String, i64> {
     amounts
 }
 
+/// The used CPUs of a node in thousandths, if Slurm knows its load. Programs that wait for a CPU use none.
+pub(crate) fn used(node: &Node) -> Option<i64> {
+    node.load.map(|load| (i64::from(load) * 10).min(i64::from(node.cpus) * 1000))
+}
+
 /// Converts a resource's count to sub-units. Shards are parts of GPUs, which are counted already.
 fn amount(resource: &str, count: u64) -> Option<i64> {
     match resource.split(':').next().unwrap_or_default() {

@@ -41,6 +41,8 @@ pub struct Node {
     pub used_cpus: u32,
     /// SELECT_NODEDATA_MEM_ALLOC, in MiB.
     pub used_memory: u64,
+    /// `cpu_load`, in hundredths of a CPU. `None`: NO_VAL.
+    pub load: Option<u32>,
 }
 
 /// `partition_info_t`.

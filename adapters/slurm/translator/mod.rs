@@ -42,6 +42,8 @@ pub struct Translator {
     /// Slurm's numbers of jobs, by those of their second components.
     by_part: BTreeMap<u32, u32>,
     servers: BTreeMap<String, (ServerSpec, BTreeMap<String, i64>)>,
+    /// The reported loads: used CPUs in thousandths.
+    loads: BTreeMap<String, i64>,
     /// The default memory of each partition.
     defaults: BTreeMap<String, Memory>,
     synced: bool,
@@ -141,6 +143,7 @@ impl Translator {
             by_core: BTreeMap::new(),
             by_part: BTreeMap::new(),
             servers: BTreeMap::new(),
+            loads: BTreeMap::new(),
             defaults: BTreeMap::new(),
             synced: false,
             begun: None,
@@ -153,6 +156,7 @@ impl Translator {
     pub fn resync(&mut self) {
         self.synced = false;
         self.servers.clear();
+        self.loads.clear();
         self.jobs.values_mut().for_each(|job| job.told = None);
     }
 

@@ -11,7 +11,7 @@ use super::{
         gres::{parse_gres, parse_tres, total},
         hostlist,
         node::{self, Own, partitions_by_node},
-        seen::{Ending, Job, JobPhase, NodeUse, Observation},
+        seen::{Ending, Job, JobPhase, Node, NodeUse, Observation},
     },
     Ordered, Servers, Tracked, Translator,
     spec::{described, spec},
@@ -125,7 +125,32 @@ impl Translator {
         let gone: Vec<String> = self.servers.keys().filter(|name| !there.contains(*name)).cloned().collect();
         if !gone.is_empty() {
             self.servers.retain(|name, _| there.contains(name));
+            self.loads.retain(|name, _| there.contains(name));
             events.push(Event::ServersLeft { names: gone });
+        }
+        if self.config.measure {
+            self.measure(&seen.nodes, events);
+        }
+    }
+
+    /// Reports loads that changed by a twentieth of a node's CPUs. One that is no longer known is reported as none.
+    fn measure(&mut self, nodes: &[Node], events: &mut Vec<Event>) {
+        for node in nodes.iter().filter(|node| self.servers.contains_key(&node.name)) {
+            let load = node::used(node);
+            let changed = match (self.loads.get(&node.name), load) {
+                (Some(told), Some(load)) => (told - load).abs() * 20 >= i64::from(node.cpus.max(1)) * 1000,
+                (told, load) => told.is_some() || load.is_some(),
+            };
+            if !changed {
+                continue;
+            }
+            let used = load.map(|load| ("cpu".to_owned(), load)).into_iter().collect();
+            let (server, devices, slots) = (node.name.clone(), Vec::new(), Vec::new());
+            events.push(Event::Utilisation { server, used, devices, slots });
+            match load {
+                Some(load) => _ = self.loads.insert(node.name.clone(), load),
+                None => _ = self.loads.remove(&node.name),
+            }
         }
     }
 

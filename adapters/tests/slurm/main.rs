@@ -412,6 +412,33 @@ fn nodes_that_have_not_answered_yet_are_not_gone() {
 }
 
 #[test]
+fn loads_are_reported_where_the_site_wants_them() {
+    let loads = |config: Config| {
+        let (mut slurm, mut translator) = (Slurm::new(1, 0), Translator::new(config));
+        let mut told = Vec::new();
+        // NO_VAL, half of 16 CPUs, little more, more than there are, the largest number, and nothing again.
+        for load in [None, Some(800), Some(879), Some(880), Some(1700), Some(u32::MAX), None, None] {
+            slurm.nodes[0].load = load;
+            for event in translator.observe(&slurm.observation()) {
+                if let Event::Utilisation { used, devices, slots, .. } = event {
+                    assert!(devices.is_empty() && slots.is_empty());
+                    told.push(used.get("cpu").copied());
+                }
+            }
+        }
+        slurm.nodes[0].load = Some(100);
+        translator.observe(&slurm.observation());
+        translator.resync();
+        let again = translator.observe(&slurm.observation());
+        let again = again.iter().filter(|event| matches!(event, Event::Utilisation { .. })).count();
+        (told, again)
+    };
+    assert_eq!(loads(Config::default()), (vec![], 0));
+    let measured = [Some(8000), Some(8800), Some(16_000), None];
+    assert_eq!(loads(Config { measure: true, ..Config::default() }), (measured.to_vec(), 1));
+}
+
+#[test]
 fn a_finished_training_that_does_not_end_is_ended() {
     let mut world = World::new(1, 1, "fifo");
     let id = world.sbatch(RING);

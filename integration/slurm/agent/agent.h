@@ -37,6 +37,8 @@ struct trainmaster_node {
     uint32_t cpus;
     uint32_t threads;
     uint32_t used_cpus;
+    // NO_VAL if it isn't known.
+    uint32_t cpu_load;
 };
 
 // The used fields of partition_info_t.

@@ -162,6 +162,7 @@ static void pass_node(struct trainmaster_agent *agent, node_info_t *node)
 		.cpus = effective,
 		.threads = node->threads,
 		.used_cpus = used_cpus,
+		.cpu_load = node->cpu_load,
 	});
 }
 

@@ -2,9 +2,11 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
+use serde_json::Value;
+
 use crate::{
     cluster::{Plugins, available, root, until},
-    site::{Setup, training},
+    site::{Setup, programs, training},
 };
 
 #[test]
@@ -78,7 +80,8 @@ fn shadow_mode_reports_its_decisions() {
     if !available() {
         return;
     }
-    let site = Setup { nodes: 2, keys: "mode = \"shadow\"", ..Setup::default() }.start();
+    let slurm = "lease = \"20s\"\nmeasure = true";
+    let site = Setup { nodes: 2, keys: "mode = \"shadow\"", slurm, ..Setup::default() }.start();
     let job = site.submit("watched", &training(30, "#TRAINMASTER worker.gpu = 1"));
     until("Slurm starts it", || site.state(&job) == "RUNNING");
     assert_eq!(site.field(&job, "NumTasks"), "3", "as it was submitted");
@@ -88,6 +91,13 @@ fn shadow_mode_reports_its_decisions() {
     assert_ne!(told["planned"], told["observed"], "alone it would have had more: {told}");
     site.completes(&job);
     assert_eq!(site.field(&job, "Restarts"), "0");
+    // The nodes' loads were reported.
+    until("the loads are in the journal", || {
+        let mut replay = Command::new(programs().join("trainmaster"));
+        let told = replay.args(["--json", "replay"]).arg(site.folder().join("state/trainmaster/journal")).output();
+        let told: Value = serde_json::from_slice(&told.unwrap().stdout).unwrap_or_default();
+        told["events"]["utilisation"].as_u64() >= Some(2)
+    });
 }
 
 #[test]

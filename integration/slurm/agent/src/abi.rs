@@ -44,6 +44,8 @@ pub struct CNode {
     pub cpus: u32,
     pub threads: u32,
     pub used_cpus: u32,
+    /// NO_VAL if it isn't known.
+    pub cpu_load: u32,
 }
 
 /// The used fields of partition_info_t.
@@ -327,6 +329,8 @@ pub unsafe extern "C" fn trainmaster_agent_node(agent: *mut Handle, node: *const
             gres_used: owned(node.gres_used),
             used_cpus: node.used_cpus,
             used_memory: node.used_memory,
+            // NO_VAL and INFINITE are the largest numbers.
+            load: (node.cpu_load < 0xffff_fffe).then_some(node.cpu_load),
         }
     };
     handle.seen.nodes.push(node);
