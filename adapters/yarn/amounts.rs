@@ -91,6 +91,9 @@ pub(crate) fn check_size(spec: &JobSpec, largest: &HashMap<String, i64>) -> Resu
 /// The error names the invalid amount and the allowed ones.
 pub(crate) fn check(role: &str, demand: &BTreeMap<String, i64>) -> Result<(), String> {
     for (name, amount) in demand {
+        if name.starts_with("gpu:") && name.contains(['|', '*']) {
+            return Err(format!("{role}.\"{name}\": YARN counts GPUs of all types as one; write gpu"));
+        }
         if let Some(kind) = name.strip_prefix("gpu:") {
             return Err(format!(
                 "{role}.\"{name}\": YARN counts GPUs of all types as one; write gpu, and ask for {kind:?} by a node \
@@ -157,6 +160,7 @@ mod tests {
             ("gpu", 500, ["worker.gpu", "0.5"]),
             ("cpu", 1500, ["worker.cpu", "1.5"]),
             ("gpu:a100", 1000, ["a100", "labels"]),
+            ("gpu:*", 1000, ["gpu:*", "write gpu"]),
         ] {
             let error = check("worker", &amounts(&[(name, amount)])).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");

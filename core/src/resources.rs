@@ -58,7 +58,7 @@ impl<'a> GpuTypes<'a> {
 }
 
 /// The resource that a demand's name counts as until a type is chosen: of a list the first, and of `gpu:*` any GPU.
-fn counted_as(name: &str) -> &str {
+pub(crate) fn counted_as(name: &str) -> &str {
     match (GpuTypes::of(name), name.find('|')) {
         (Some(GpuTypes::OneOf(_)), Some(end)) => &name[..end],
         (Some(_), _) if name == "gpu:*" => "gpu",

@@ -265,7 +265,7 @@ impl Server {
         usable
     }
 
-    fn reservable_of(&self, resource: ResourceId) -> i64 {
+    pub(crate) fn reservable_of(&self, resource: ResourceId) -> i64 {
         if !self.present {
             return 0;
         }

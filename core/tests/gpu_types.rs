@@ -9,9 +9,10 @@ use std::collections::BTreeSet;
 
 use common::build::{cluster, plain, report, ring, running, seen, server, set, shape, submit, wp};
 use trainmaster_core::{
-    Event, JobId, JobSpec, ObservedSlot, Phase, Report, Role, Scheduler, Span, Time, Verdict,
+    Event, JobId, JobSpec, ObservedSlot, Phase, Report, Role, Scheduler, Settings, Span, Time, Verdict,
     fit::{TypeFactor, TypeSpeeds},
-    settings::Mode,
+    job::ProfiledSpeed,
+    settings::{Caps, Mode},
 };
 
 /// A ring job whose workers need one GPU of this kind.
@@ -119,6 +120,19 @@ fn a_type_that_is_nowhere_is_passed_over_and_named_if_it_is_the_only_one() {
 }
 
 #[test]
+fn a_type_that_the_tenant_has_used_up_is_passed_over() {
+    let limits = [("default".to_owned(), [("gpu:a100".to_owned(), 1000)].into())].into();
+    let servers = [server("a", 64, 64, &["gpu:a100"; 4]), server("v", 64, 64, &["gpu:v100"; 2])];
+    let mut scheduler = cluster(Settings { tenants: limits, ..plain("fifo") }, &servers);
+    let list = "gpu:a100|v100";
+    let first = submit(&mut scheduler, 0, wants("first", list, (1, 1, 1)));
+    scheduler.decide(Time(1));
+    let second = submit(&mut scheduler, 2, wants("second", list, (1, 1, 1)));
+    scheduler.decide(Time(3));
+    assert_eq!((kinds(&scheduler, first), kinds(&scheduler, second)), (only("gpu:a100"), only("gpu:v100")));
+}
+
+#[test]
 fn servers_that_come_and_go_change_the_choice_of_waiting_jobs() {
     let mut scheduler = two_types("fifo");
     let holder = running(&mut scheduler, 0, wants("holder", "gpu:*", (4, 4, 4)));
@@ -128,6 +142,121 @@ fn servers_that_come_and_go_change_the_choice_of_waiting_jobs() {
     set(&mut scheduler, 3, server("h", 64, 64, &["gpu:h100"; 2]));
     scheduler.decide(Time(3));
     assert_eq!(kinds(&scheduler, job), only("gpu:h100"));
+}
+
+#[test]
+fn a_waiting_job_leaves_a_type_that_is_gone() {
+    let mut scheduler = two_types("fifo");
+    let holder = running(&mut scheduler, 0, wants("holder", "gpu:*", (4, 4, 4)));
+    let jobs = ["first", "second"].map(|name| submit(&mut scheduler, 1, ring(name, (1, 1, 1))));
+    scheduler.decide(Time(2));
+    // One type is left, and later GPUs without a type come.
+    scheduler.apply(Time(3), Event::ServersLeft { names: vec!["v".into()] }).unwrap();
+    scheduler.apply(Time(3), Event::JobEnded { job: holder, end: trainmaster_core::End::Cancelled }).unwrap();
+    let incarnation = scheduler.state().known_job(holder).unwrap().issued.incarnation;
+    let gone = Event::Observed { job: holder, incarnation, slots: Vec::new(), phase: Phase::Stopped };
+    scheduler.apply(Time(3), gone).unwrap();
+    scheduler.decide(Time(4));
+    assert_eq!(jobs.map(|job| kinds(&scheduler, job)), [only("gpu:a100"), only("gpu:a100")]);
+    let third = submit(&mut scheduler, 5, ring("third", (1, 1, 1)));
+    scheduler.decide(Time(6));
+    set(&mut scheduler, 7, server("u", 64, 64, &["gpu"]));
+    scheduler.decide(Time(8));
+    assert_eq!(kinds(&scheduler, third), only("gpu"));
+}
+
+#[test]
+fn a_type_counts_as_having_room_only_where_the_job_may_run() {
+    let labelled = |name: &str, rack: &str, devices: &[&str]| {
+        let mut spec = server(name, 64, 64, devices);
+        spec.labels.insert("rack".into(), rack.into());
+        spec
+    };
+    // Rack 1 has one A100 and two V100. There are many A100 elsewhere, and half-used ones.
+    let servers = [
+        labelled("a1", "1", &["gpu:a100"]),
+        labelled("v1", "1", &["gpu:v100"; 2]),
+        labelled("a2", "2", &["gpu:a100"; 8]),
+    ];
+    let mut scheduler = cluster(plain("fifo"), &servers);
+    let labels = [("rack".to_owned(), "1".to_owned())].into();
+    let job = JobSpec { labels, ..wants("job", "gpu:a100|v100", (2, 2, 2)) };
+    let job = submit(&mut scheduler, 0, job);
+    scheduler.decide(Time(1));
+    assert_eq!(kinds(&scheduler, job), only("gpu:v100"));
+    // Half of two devices is no whole device.
+    let mut scheduler =
+        cluster(plain("fifo"), &[servers[0].clone(), labelled("b", "1", &["gpu:a100"]), servers[1].clone()]);
+    let mut half = wants("half", "gpu:a100", (2, 2, 2));
+    half.worker.demand.insert("gpu:a100".into(), 600);
+    let half = submit(&mut scheduler, 0, half);
+    let whole = submit(&mut scheduler, 1, wants("whole", "gpu:a100|v100", (1, 1, 1)));
+    scheduler.decide(Time(2));
+    assert_eq!(shape(&scheduler, half), wp(2, 0), "{:?}", scheduler.state().job(half).unwrap().verdict);
+    // The A100 that it was to have went to the other one, so the next decision is due soon.
+    assert_eq!((kinds(&scheduler, whole).len(), scheduler.due()), (0, Some(Time(1002))));
+    scheduler.decide(Time(1002));
+    assert_eq!((kinds(&scheduler, whole), scheduler.due()), (only("gpu:v100"), None));
+}
+
+#[test]
+fn the_requested_number_is_better_than_the_preferred_type() {
+    let servers = [server("a", 64, 64, &["gpu:a100"]), server("v", 64, 64, &["gpu:v100"; 8])];
+    let mut scheduler = cluster(plain("fifo"), &servers);
+    let job = submit(&mut scheduler, 0, wants("job", "gpu:a100|v100", (1, 8, 8)));
+    scheduler.decide(Time(1));
+    assert_eq!((shape(&scheduler, job), kinds(&scheduler, job)), (wp(8, 0), only("gpu:v100")));
+}
+
+#[test]
+fn a_priority_beyond_the_sites_cap_is_no_earlier_choice() {
+    let caps = Caps { priority: 0, ..Caps::default() };
+    let servers = [server("a", 64, 64, &["gpu:a100"]), server("v", 64, 64, &["gpu:v100"])];
+    let mut scheduler = cluster(Settings { caps, ..plain("fifo") }, &servers);
+    let list = |name: &str, priority: i32| JobSpec { priority, ..wants(name, "gpu:a100|v100", (1, 1, 1)) };
+    let [first, second] = [list("first", 0), list("second", i32::MAX)].map(|spec| submit(&mut scheduler, 0, spec));
+    scheduler.decide(Time(1));
+    assert_eq!([first, second].map(|job| kinds(&scheduler, job)), [only("gpu:a100"), only("gpu:v100")]);
+}
+
+#[test]
+fn more_demands_than_are_searched_at_once_take_turns() {
+    let servers = [server("a", 640, 640, &["gpu:a100"; 40]), server("v", 640, 640, &["gpu:v100"; 40])];
+    let mut scheduler = cluster(plain("fifo"), &servers);
+    let holder = running(&mut scheduler, 0, wants("holder", "gpu:a100", (40, 40, 40)));
+    let jobs: Vec<JobId> = (0..40)
+        .map(|number| {
+            let mut spec = wants(&format!("job{number}"), "gpu:a100|v100", (1, 1, 1));
+            spec.worker.demand.insert("cpu".into(), 1000 + number);
+            submit(&mut scheduler, 1, spec)
+        })
+        .collect();
+    scheduler.decide(Time(2));
+    scheduler.decide(Time(3));
+    assert_eq!(shape(&scheduler, holder).workers, 40);
+    assert!(jobs.iter().all(|job| kinds(&scheduler, *job) == only("gpu:v100")));
+}
+
+#[test]
+fn a_profile_counts_for_whichever_type_is_chosen_until_there_is_a_report() {
+    let servers = [server("a", 64, 64, &["gpu:a100"]), server("v", 64, 64, &["gpu:v100"; 4])];
+    let mut scheduler = cluster(plain("fifo"), &servers);
+    let profile = vec![ProfiledSpeed { servers: 0, workers: 1, speed: 3.0 }];
+    let job = running(&mut scheduler, 0, JobSpec { profile, ..ring("job", (1, 1, 1)) });
+    let fit = |scheduler: &mut Scheduler, at: i64| {
+        if let Some(ticket) = scheduler.prepare_fits(Time(at)) {
+            scheduler.commit_fits(Time(at), ticket.run()).unwrap();
+        }
+        scheduler.state().job(job).unwrap().learnt.fits.speed.as_ref().unwrap().speed(0, 1)
+    };
+    assert_eq!(kinds(&scheduler, job), only("gpu:v100"));
+    assert!((fit(&mut scheduler, 1) - 3.0).abs() < 0.1);
+    for seq in 1..5 {
+        report(&mut scheduler, 10_000 * seq as i64, job, at_speed(seq, 1)).unwrap();
+    }
+    assert!((fit(&mut scheduler, 50_000) - 1.0).abs() < 0.1);
+    let job = scheduler.state().job(job).unwrap();
+    assert!(job.learnt.speeds.contradiction().is_none(), "nobody said that it was measured on this type");
 }
 
 #[test]
@@ -173,21 +302,36 @@ fn a_job_prefers_the_type_on_which_its_model_was_faster_or_else_other_models() {
 
 #[test]
 fn slots_of_another_type_that_run_already_are_taken_over() {
-    let mut scheduler = two_types("fifo");
+    take_over(two_types("fifo"), true);
+    // A manager that names no devices.
+    let plain_server = |name: &str, kind: &str| {
+        let mut spec = server(name, 64, 64, &[]);
+        spec.capacity.insert(kind.into(), 2000);
+        spec
+    };
+    take_over(cluster(plain("fifo"), &[plain_server("a", "gpu:a100"), plain_server("v", "gpu:v100")]), false);
+}
+
+fn take_over(mut scheduler: Scheduler, names_devices: bool) {
     scheduler.apply(Time(0), Event::ModeSet(Mode::Shadow)).unwrap();
     let job = submit(&mut scheduler, 1, wants("job", "gpu:a100|v100", (2, 2, 2)));
     let slots = (0..2).map(|index| ObservedSlot {
         role: Role::Worker,
         index,
         server: "v".into(),
-        devices: vec![trainmaster_core::DeviceShare { device: index as u16, milli: 1000 }],
+        devices: (0..u16::from(names_devices))
+            .map(|_| trainmaster_core::DeviceShare { device: index as u16, milli: 1000 })
+            .collect(),
     });
     let incarnation = scheduler.state().job(job).unwrap().issued.incarnation;
     let event = Event::Observed { job, incarnation, slots: slots.collect(), phase: Phase::Running };
     scheduler.apply(Time(2), event).unwrap();
     scheduler.apply(Time(3), Event::ModeSet(Mode::Active)).unwrap();
     scheduler.decide(Time(4));
-    assert_eq!((shape(&scheduler, job), kinds(&scheduler, job)), (wp(2, 0), only("gpu:v100")));
+    let state = scheduler.state();
+    let chosen = state.job(job).unwrap().gpu_kind().map(|kind| state.resources.name(kind).to_owned());
+    assert_eq!((shape(&scheduler, job), chosen.as_deref()), (wp(2, 0), Some("gpu:v100")));
+    assert!(state.job(job).unwrap().issued.allocation.is_some(), "it runs on");
     seen(&mut scheduler, 5, job);
     scheduler.state().audit().unwrap();
 }

@@ -192,7 +192,7 @@ fn gpu_types(state: &State, job: &Job) -> Option<String> {
     let shape = if job.shape().is_empty() { job.spec.requested() } else { job.shape() };
     let (fit, types) = (job.learnt.fits.speed.as_ref(), state.type_speeds());
     let options = choice.iter().map(|(kind, free)| {
-        let curve = fit.map(|fit| fit.curve_by(&types, job.worker.speed_type(), kind.0));
+        let curve = fit.map(|fit| fit.curve_by(types.of(job.tenant), job.worker.speed_type(), kind.0));
         let speed = curve.map(|curve| curve.speed(shape.servers, shape.workers));
         let speed = speed.map_or_else(String::new, |speed| format!(", {speed:.2} steps/s with {shape}"));
         format!("{} ({} free{speed})", state.resources.name(*kind), state.resources.format(*kind, (*free).max(0)))

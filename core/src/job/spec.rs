@@ -591,7 +591,9 @@ impl RoleSpec {
             _ if name == "gpu:*" => "gpu".to_owned(),
             _ => name.to_owned(),
         };
-        self.demand.iter().map(|(name, amount)| (named(name), *amount)).collect()
+        let is_unused = |name: &str, amount: i64| is_gpu(name) && amount == 0;
+        let used = self.demand.iter().filter(|(name, amount)| !is_unused(name, **amount));
+        used.map(|(name, amount)| (named(name), *amount)).collect()
     }
 
     fn validate(&self, key: &str) -> Result<(), JobSpecError> {

@@ -16,6 +16,9 @@ use crate::{
 
 /// Time after which an engine that the fallback replaced is tried again.
 const SECOND_CHANCE: Span = Span::seconds(600);
+/// Time until the next decision if a waiting job should have another type of GPU. Bounds the decisions if that never
+/// settles.
+const RETYPED: Span = Span::seconds(1);
 
 impl Scheduler {
     /// Time at which the next [`prepare`](Self::prepare) is due. `None` if nothing requires one, or during a resync.
@@ -58,7 +61,8 @@ impl Scheduler {
     }
 
     /// Opens a ticket with a consistent copy of the state for the engine. Takes microseconds, plus the time to cut what
-    /// no longer fits, and O(jobs) if jobs can be stopped early. Supersedes an open older ticket.
+    /// no longer fits, and O(jobs) if jobs can be stopped early. If there are types of GPU, O(jobs), plus O(servers)
+    /// for each different demand of waiting jobs with a choice (32 at most). Supersedes an open older ticket.
     pub fn prepare(&mut self, at: Time) -> Ticket {
         let id = self.begin(at);
         self.record(|| Record::Prepared { at, ticket: id });
@@ -77,10 +81,10 @@ impl Scheduler {
         self.state.expire_timers();
         self.try_again();
         self.state.stop_early();
-        self.state.choose_gpu_types();
         if self.state.mode == Mode::Shadow {
             self.state.adopt_observed();
         }
+        self.state.choose_gpu_types();
         self.state.settle(&[]);
         self.state.issue();
         let id = TicketId(self.next_ticket);
@@ -136,6 +140,11 @@ impl Scheduler {
         let decision = self.conclude(source, dropped);
         self.record_commit(outcome.ticket, outcome.budget, &decision);
         self.state.issue();
+        // A job waits for a type of GPU that others got, and another type has room.
+        if self.state.mode != Mode::Paused && !self.state.type_changes().is_empty() {
+            let soon = self.state.now + RETYPED;
+            self.wake_at = Some(self.wake_at.map_or(soon, |at| at.min(soon)));
+        }
         Ok(decision)
     }
 

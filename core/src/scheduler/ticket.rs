@@ -18,7 +18,7 @@ use crate::{
     job::{Fits, Job},
     policy::Demonstration,
     settings::SettingsError,
-    state::{Change, Model, State, Sums},
+    state::{Change, Model, State, Sums, TypesByTenant},
 };
 
 /// Why an attempt to decide failed. The last plan stays in force.
@@ -124,7 +124,7 @@ impl Outcome {
 pub struct FitTicket {
     pub(super) id: TicketId,
     pub(super) jobs: Vec<(Arc<Job>, Option<Arc<Model>>)>,
-    pub(super) types: TypeSpeeds,
+    pub(super) types: TypesByTenant,
 }
 
 /// The outcome of a [`FitTicket`].
@@ -194,7 +194,7 @@ impl FitTicket {
     /// Computes the fits, on any thread, in about a millisecond per job. A job whose fit fails gets none.
     pub fn run(self) -> FitOutcome {
         let safe = |job: &Job, model: Option<&Model>| {
-            catch_unwind(AssertUnwindSafe(|| fit(job, model, &self.types))).unwrap_or_default()
+            catch_unwind(AssertUnwindSafe(|| fit(job, model, self.types.of(job.tenant)))).unwrap_or_default()
         };
         let fits = self.jobs.iter().map(|(job, model)| (job.id, safe(job, model.as_deref()))).collect();
         FitOutcome { ticket: self.id, fits }
@@ -206,7 +206,10 @@ fn fit(job: &Job, model: Option<&Model>, types: &TypeSpeeds) -> Fits {
     let others =
         model.filter(|model| !model.speeds.is_empty()).map(|model| model.speeds.fit(form, &SpeedOptions::default()));
     let on = job.worker.speed_type();
-    let own: Vec<_> = job.learnt.speeds.samples().into_iter().filter(|sample| sample.server_type == on).collect();
+    let all = job.learnt.speeds.samples();
+    let of_type = |kind: u16| all.iter().filter(|sample| sample.server_type == kind).copied().collect::<Vec<_>>();
+    // A profile may be of any type. It counts until there is a report.
+    let own = Some(of_type(on)).filter(|own| !own.is_empty()).unwrap_or_else(|| of_type(0));
     let speed = SpeedFit::on_type(form, &own, others.as_ref(), on, types);
     let loss = Convergence::fit(&job.learnt.losses, &ConvergenceOptions::default()).ok();
     let rule = &job.spec.convergence;

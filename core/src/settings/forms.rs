@@ -8,7 +8,7 @@ use serde::{
 };
 
 use super::{Parameter, Stability};
-use crate::{amount::Unit, forms::span, time::Span};
+use crate::{amount::Unit, forms::span, resources::is_gpu, time::Span};
 
 /// A number of at least one.
 pub(super) fn positive<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
@@ -87,8 +87,11 @@ pub(super) mod limits {
         let tables = BTreeMap::<String, BTreeMap<String, toml::Value>>::deserialize(from)?;
         let read = |owner: &str, name: String, value: toml::Value| {
             let text = if let toml::Value::String(text) = value { text } else { value.to_string() };
-            let problem = |error| D::Error::custom(format!("queue or tenant {owner}: {name}: {error}"));
-            Ok((name.clone(), Unit::of(&name).parse(&text).map_err(problem)?))
+            let wrong = |problem: String| D::Error::custom(format!("queue or tenant {owner}: {name}: {problem}"));
+            if is_gpu(&name) && name.contains(['|', '*']) {
+                return Err(wrong("limit gpu, or one type, such as \"gpu:a100\"".to_owned()));
+            }
+            Ok((name.clone(), Unit::of(&name).parse(&text).map_err(|error| wrong(error.to_string()))?))
         };
         let limits = tables.into_iter().map(|(owner, table)| {
             let most = table.into_iter().map(|(name, value)| read(&owner, name, value)).collect::<Result<_, _>>()?;

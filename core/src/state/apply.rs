@@ -16,7 +16,7 @@ use crate::{
     job::{Demand, ExternalId, Issued, Job, JobSpec, Learnt, Phase, Seen},
     policy::Policy,
     reason::Reason,
-    resources::ResourceTypes,
+    resources::{GPU, ResourceTypes},
     server::{Server, Usage},
     settings::{Mode, Settings},
     text::shown,
@@ -170,8 +170,10 @@ impl State {
         let model = self.model_key(spec);
         let (tenant, queue) = self.count_in(spec, &model);
         let mut speeds = SpeedHistory::default();
+        // If the scheduler chooses the type of GPU, nobody says on which the profile was measured.
+        let on = if self.is_choosable(spec) { GPU.0 } else { worker.speed_type() };
         for sample in &spec.profile {
-            speeds.profile(&SpeedSample::new(sample.servers, sample.workers, sample.speed).on(worker.speed_type()));
+            speeds.profile(&SpeedSample::new(sample.servers, sample.workers, sample.speed).on(on));
         }
         let profiled = !speeds.is_empty();
         let job = Job {

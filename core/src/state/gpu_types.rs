@@ -1,18 +1,19 @@
 //! The GPU type of jobs that may have one of several.
 //!
-//! All workers of a job get GPUs of one type, because in each step the fastest would wait for the slowest. Which types
-//! a job may have is in the name of its demand ([`GpuTypes`]). While such a job has no slots, its type is chosen anew
-//! before each decision, so engines always see a demand for one type: the first that the job prefers among those with
-//! room. Without a list it prefers the type on which it is predicted to be fastest, by its own model or else by others
-//! ([`TypeSpeeds`]), then the one with most free GPUs.
+//! All workers of a job get GPUs of one type, because in a synchronous step the fastest would wait for the slowest.
+//! Which types a job may have is in the name of its demand ([`GpuTypes`]). While such a job has no slots, its type is
+//! chosen anew before each decision, so engines always see a demand for one type: the first that the job prefers among
+//! those with room for its requested workers, or else for its smallest shape. Without a list it prefers the type on
+//! which it is predicted to be fastest, by its own model or else by others of its tenant ([`TypeSpeeds`]), then the one
+//! with most free GPUs.
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
-use super::{Change, State};
+use super::{Account, Change, Mandate, State};
 use crate::{
-    decision::{Allocation, Verdict},
-    fit::TypeSpeeds,
-    ids::{JobId, ResourceId},
+    decision::{Allocation, Slot, Verdict},
+    fit::{TypeFactor, TypeSpeeds},
+    ids::{JobId, ResourceId, TenantId},
     job::{Demand, Job, JobSpec},
     reason::Reason,
     resources::{Amounts, GPU, GpuTypes},
@@ -20,12 +21,21 @@ use crate::{
     shape::Role,
 };
 
-/// Maximum number of different demands for which all servers are searched in one decision. Other jobs choose by the
-/// cluster's totals.
+/// Maximum number of different demands for which all servers are searched before one decision. If there are more, they
+/// take turns.
 const MOST_SEARCHES: usize = 32;
+/// Workers beyond this number needn't be counted: no job has more.
+const MOST_WORKERS: i64 = 10_000;
 
 /// What decides on which servers a worker has room.
 type Asked<'a> = (&'a BTreeMap<String, String>, &'a BTreeMap<String, i64>);
+
+/// Workers of one demand that have room on servers with a type: now, and if the servers were empty.
+#[derive(Clone, Copy, Default)]
+struct Room {
+    now: i64,
+    ever: i64,
+}
 
 /// The demand for GPUs of a job's workers, if it leaves a choice.
 fn asked(spec: &JobSpec) -> Option<GpuTypes<'_>> {
@@ -33,16 +43,32 @@ fn asked(spec: &JobSpec) -> Option<GpuTypes<'_>> {
     wanted.filter_map(|(name, _)| GpuTypes::of(name)).find(|types| *types != GpuTypes::Fixed)
 }
 
+/// Relative speeds of GPU types, as each tenant's models showed them. Tenants learn nothing from each other, unless the
+/// site shares models.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TypesByTenant {
+    none: TypeSpeeds,
+    of: BTreeMap<TenantId, TypeSpeeds>,
+    is_shared: bool,
+}
+
+impl TypesByTenant {
+    pub(crate) fn of(&self, tenant: TenantId) -> &TypeSpeeds {
+        self.of.get(if self.is_shared { &TenantId(0) } else { &tenant }).unwrap_or(&self.none)
+    }
+}
+
 impl State {
-    /// The types that a job may have, in its order of preference as far as its owner states one. Empty if it has no
-    /// choice.
+    /// The types that a job may have, in its owner's order of preference if there is one. `gpu` stands for GPUs whose
+    /// types aren't told apart. Empty if the job has no choice, or if no type that it lists is known. O(resource
+    /// types).
     fn gpu_types(&self, spec: &JobSpec) -> Vec<ResourceId> {
         match asked(spec) {
             Some(GpuTypes::Any) => {
                 let kinds = self.gpu_kinds();
                 let typed: i64 = kinds.iter().map(|kind| self.capacity[*kind]).sum();
                 // GPUs without a type may be of any: then there is nothing to tell apart.
-                if kinds.len() > 1 && typed == self.capacity[GPU] { kinds } else { Vec::new() }
+                if kinds.len() > 1 && typed == self.capacity[GPU] { kinds } else { vec![GPU] }
             }
             Some(list) => list.listed().filter_map(|name| self.resources.id(&name)).collect(),
             None => Vec::new(),
@@ -66,6 +92,11 @@ impl State {
         }
     }
 
+    /// Whether a job may have one of several types.
+    pub(super) fn is_choosable(&self, spec: &JobSpec) -> bool {
+        asked(spec).is_some()
+    }
+
     /// Whether a job that fits with no single type could run with several.
     pub(super) fn fits_mixed(&self, spec: &JobSpec, worker: &Demand, server: &Demand) -> bool {
         asked(spec) == Some(GpuTypes::Any) && self.hopeless(spec, &worker.of_kind(GPU), server).is_none()
@@ -77,59 +108,146 @@ impl State {
         kinds.into_iter().any(|kind| self.hopeless(&job.spec, &job.worker.of_kind(kind), &job.server).is_none())
     }
 
-    /// Chooses the type of each job that has a choice and no slots. O(jobs), and O(servers) for each different demand
-    /// of a job whose preferred types have too few free GPUs, up to [`MOST_SEARCHES`].
+    /// Chooses the type of each job that has a choice and no slots. Costs as [`type_changes`](Self::type_changes).
     pub(crate) fn choose_gpu_types(&mut self) {
-        if self.gpu_kinds().is_empty() {
+        let changes = self.type_changes();
+        if changes.is_empty() {
             return;
         }
-        let mut choosing: Vec<Arc<Job>> = self.jobs.values().filter(|job| chooses(job)).cloned().collect();
+        let types = self.type_speeds();
+        for (id, kind) in changes {
+            self.set_gpu_type(id, kind, types.of(self.jobs[&id].tenant));
+            self.set_verdict(id, Verdict::Wait(Reason::NotConsidered));
+        }
+    }
+
+    /// The jobs whose type should be another one.
+    ///
+    /// Without names of types, O(resource types). Else O(jobs), for `n` jobs with a choice O(n log n), and O(servers)
+    /// for each of their different demands, up to [`MOST_SEARCHES`].
+    pub(crate) fn type_changes(&self) -> Vec<(JobId, ResourceId)> {
+        let mut changes = Vec::new();
+        if !self.resources.others().any(|(_, name)| name.starts_with("gpu:")) {
+            return changes;
+        }
+        let mut choosing: Vec<&Job> = self.jobs.values().map(|job| &**job).filter(|job| self.chooses(job)).collect();
         if choosing.is_empty() {
-            return;
+            return changes;
         }
-        choosing.sort_by_key(|job| (Reverse(job.spec.priority), job.id));
+        choosing.sort_by_key(|job| (Reverse(self.priority(job)), job.id));
+        let types = self.type_speeds();
+        let room = self.room_by_type(&choosing);
         // `free` is what jobs can start with now, `left` what all claims leave.
         let mut free = self.unplanned();
         let mut left = free.clone();
-        let types = self.type_speeds();
-        let mut room = RoomByType::default();
-        for job in &choosing {
-            let kinds = self.in_order(job, &free, &types);
+        for job in choosing {
+            // Without a search, it keeps its type until its turn comes.
+            let Some(room) = room.get(&(&job.spec.labels, &job.spec.worker.demand)) else { continue };
             let Some((now, milli)) = job.worker.devices else { continue };
+            let (least, requested) = (job.spec.bounds().least().workers, job.spec.requested().workers);
             let gpus = |workers: u32| i64::from(milli) * i64::from(workers);
-            let least = gpus(job.spec.bounds().least().workers);
-            let fits = |kind: &ResourceId| free[*kind] >= least && room.has(self, job, *kind);
-            // Where all are taken, jobs wait for the type with the fewest claims, and keep theirs on a tie.
+            let in_room = |kind: ResourceId| room.get(&kind).copied().unwrap_or_default();
+            let mut kinds = self.in_order(job, &free, types.of(job.tenant));
+            kinds.retain(|kind| in_room(*kind).ever >= i64::from(least) && self.allows(job, *kind, |_| 0));
+            let has = |kind: ResourceId, workers: u32| {
+                free[kind] >= gpus(workers)
+                    && in_room(kind).now >= i64::from(workers)
+                    && self.allows(job, kind, |account| account.planned[kind])
+            };
+            let with = |workers: u32| kinds.iter().copied().find(|kind| has(*kind, workers));
+            // Where all are taken, it waits for the type with the fewest claims, and keeps its own on a tie.
             let spare = |kind: ResourceId| left[kind] as f64 / self.usable[kind].max(1) as f64;
-            let possible = kinds.iter().copied().filter(|kind| self.usable[*kind] > 0);
-            let least_claimed =
-                possible.min_by(|a, b| spare(*b).total_cmp(&spare(*a)).then((*a != now).cmp(&(*b != now))));
-            let Some(kind) = kinds.iter().copied().find(fits).or(least_claimed) else { continue };
-            left.add(kind, -gpus(job.spec.requested().workers));
-            if kind != now {
-                self.set_gpu_type(job.id, kind, &types);
-                self.set_verdict(job.id, Verdict::Wait(Reason::NotConsidered));
-            }
+            let by_claims =
+                |a: &ResourceId, b: &ResourceId| spare(*b).total_cmp(&spare(*a)).then((*a != now).cmp(&(*b != now)));
+            let chosen = with(requested).or_else(|| with(least)).or_else(|| kinds.iter().copied().min_by(by_claims));
+            let Some(kind) = chosen else { continue };
+            left.add(kind, -gpus(requested));
             // What the last decision left waiting with this type, for lack of room or another reason, keeps none of its
             // room from others.
-            if matches!(self.jobs[&job.id].verdict, Verdict::Wait(Reason::NotConsidered)) {
-                free.add(kind, -gpus(job.spec.requested().workers));
+            if kind != now || matches!(job.verdict, Verdict::Wait(Reason::NotConsidered)) {
+                free.add(kind, -gpus(requested));
+            }
+            if kind != now {
+                changes.push((job.id, kind));
             }
         }
+        changes
+    }
+
+    /// Whether a job's type may be chosen: it has a choice and no slots, and an engine may start it.
+    fn chooses(&self, job: &Job) -> bool {
+        let has_slots = [job.verdict.allocation(), job.issued.allocation.as_ref(), job.seen.allocation.as_ref()];
+        // What an engine has booked for later, or has rejected for now, is of the present type.
+        let is_settled = |reason: &Reason| {
+            matches!(reason, Reason::Scheduled { .. } | Reason::PricedOut(_) | Reason::Unfinishable { .. })
+        };
+        has_slots.iter().all(Option::is_none)
+            && asked(&job.spec).is_some()
+            && !job.verdict.reason().is_some_and(is_settled)
+            && self.mandate(job) == Mandate::Free
+    }
+
+    /// Whether the limits of a job's tenant and queue, less what they have, leave its smallest shape GPUs of a type.
+    fn allows(&self, job: &Job, kind: ResourceId, has: impl Fn(&Account) -> i64) -> bool {
+        let Some((_, milli)) = job.worker.devices else { return true };
+        let needed = i64::from(milli) * i64::from(job.spec.bounds().least().workers);
+        let accounts = [&self.tenants[job.tenant.0 as usize], &self.queues[job.queue.0 as usize]];
+        let leaves = |limit: &i64, account: &Account| limit - has(account) >= needed;
+        accounts.iter().all(|account| account.limits.get(&kind).is_none_or(|limit| leaves(limit, account)))
+    }
+
+    /// The room for workers, by type and demand. If there are too many demands, for some of them, in turns.
+    fn room_by_type<'a>(&self, choosing: &[&'a Job]) -> BTreeMap<Asked<'a>, BTreeMap<ResourceId, Room>> {
+        let all: BTreeMap<Asked<'a>, &'a Job> =
+            choosing.iter().map(|job| ((&job.spec.labels, &job.spec.worker.demand), *job)).collect();
+        let turn = (self.decision.0 as usize).wrapping_mul(MOST_SEARCHES) % all.len().max(1);
+        let searched = all.iter().cycle().skip(turn).take(MOST_SEARCHES.min(all.len()));
+        searched.map(|(asked, job)| (*asked, self.room_for(job))).collect()
+    }
+
+    /// O(servers × resources of the demand).
+    fn room_for(&self, job: &Job) -> BTreeMap<ResourceId, Room> {
+        let kinds = self.gpu_types(&job.spec);
+        let demands: Vec<Demand> = kinds.iter().map(|kind| job.worker.of_kind(*kind)).collect();
+        let mut rooms: BTreeMap<ResourceId, Room> = kinds.iter().map(|kind| (*kind, Room::default())).collect();
+        for server in self.present_servers() {
+            if !server.accepts(&job.spec.labels) || !server.hosts.takes(Role::Worker) {
+                continue;
+            }
+            for (kind, demand) in kinds.iter().zip(&demands).filter(|(kind, _)| server.capacity[**kind] > 0) {
+                let room = rooms.get_mut(kind).expect("one for each");
+                let ever = workers_on(server, demand, |resource| server.capacity[resource]);
+                let free = |resource| server.reservable_of(resource) - server.planned.amounts[resource];
+                room.ever = (room.ever + ever).min(MOST_WORKERS);
+                room.now =
+                    (room.now + workers_on(server, demand, free).min(free_devices(server, demand))).min(MOST_WORKERS);
+            }
+        }
+        rooms
     }
 
     /// How fast the types are relative to each other, by what the active jobs' models showed. O(jobs) in a cluster with
     /// several types.
-    pub(crate) fn type_speeds(&self) -> TypeSpeeds {
+    pub(crate) fn type_speeds(&self) -> TypesByTenant {
+        let is_shared = self.settings.share_models;
         if self.gpu_kinds().len() < 2 {
-            return TypeSpeeds::default();
+            return TypesByTenant { is_shared, ..TypesByTenant::default() };
         }
-        let known = self.jobs.values().filter_map(|job| Some((&job.model, &job.learnt.fits.speed.as_ref()?.factors)));
-        let by_model: BTreeMap<_, _> = known.collect();
-        TypeSpeeds::of(by_model.into_values())
+        // The job of each model that knows most types.
+        let mut models: BTreeMap<TenantId, BTreeMap<&str, &Vec<TypeFactor>>> = BTreeMap::new();
+        for job in self.jobs.values() {
+            let Some(fit) = &job.learnt.fits.speed else { continue };
+            let tenant = if is_shared { TenantId(0) } else { job.tenant };
+            let known = models.entry(tenant).or_default().entry(&job.model).or_insert(&fit.factors);
+            if fit.factors.len() > known.len() {
+                *known = &fit.factors;
+            }
+        }
+        let of = models.into_iter().map(|(tenant, models)| (tenant, TypeSpeeds::of(models.into_values()))).collect();
+        TypesByTenant { is_shared, of, ..TypesByTenant::default() }
     }
 
-    /// GPUs of each type that the plan leaves, in thousandths.
+    /// Amounts that the plan leaves, also on draining servers. O(tenants).
     fn unplanned(&self) -> Amounts {
         let mut free = self.usable.clone();
         self.tenants.iter().for_each(|tenant| free -= &tenant.planned);
@@ -137,53 +255,58 @@ impl State {
     }
 
     /// The types that a job may have, the preferred one first, with the thousandths of GPUs that the plan leaves of
-    /// each. Empty if it has no choice.
+    /// each. Empty if it has no choice, or if types aren't told apart.
     pub(crate) fn gpu_choice(&self, job: &Job) -> Vec<(ResourceId, i64)> {
         let free = self.unplanned();
-        self.in_order(job, &free, &self.type_speeds()).into_iter().map(|kind| (kind, free[kind])).collect()
+        let kinds = self.in_order(job, &free, self.type_speeds().of(job.tenant));
+        if kinds == [GPU] { Vec::new() } else { kinds.into_iter().map(|kind| (kind, free[kind])).collect() }
     }
 
     /// The types that a job may have, the preferred one first.
     fn in_order(&self, job: &Job, free: &Amounts, types: &TypeSpeeds) -> Vec<ResourceId> {
-        let mut kinds = self.gpu_types(&job.spec);
-        if asked(&job.spec) == Some(GpuTypes::Any) {
-            let shape = job.spec.requested();
-            let speed = |kind: ResourceId| match &job.learnt.fits.speed {
-                Some(fit) => fit.curve_by(types, job.worker.speed_type(), kind.0).speed(shape.servers, shape.workers),
-                None => types.factor(&[], kind.0),
-            };
-            let key = |kind: ResourceId| (speed(kind), free[kind]);
-            // Without a reason to change, a job keeps its type.
-            kinds.sort_by_key(|kind| Some(*kind) != job.gpu_kind());
-            kinds.sort_by(|a, b| {
-                let ((fast_a, free_a), (fast_b, free_b)) = (key(*a), key(*b));
-                fast_b.total_cmp(&fast_a).then(free_b.cmp(&free_a))
-            });
+        let kinds = self.gpu_types(&job.spec);
+        if asked(&job.spec) != Some(GpuTypes::Any) || kinds.len() < 2 {
+            return kinds;
         }
-        kinds
+        let shape = job.spec.requested();
+        let speed = |kind: ResourceId| match &job.learnt.fits.speed {
+            Some(fit) => fit.curve_by(types, job.worker.speed_type(), kind.0).speed(shape.servers, shape.workers),
+            None => types.factor(&[], kind.0),
+        };
+        // Without a reason to change, a job keeps its type.
+        let mut keys: Vec<(f64, i64, bool, ResourceId)> =
+            kinds.into_iter().map(|kind| (speed(kind), free[kind], Some(kind) == job.gpu_kind(), kind)).collect();
+        keys.sort_by(|a, b| b.0.total_cmp(&a.0).then((b.1, b.2).cmp(&(a.1, a.2))));
+        keys.into_iter().map(|(.., kind)| kind).collect()
     }
 
     /// Takes over the type of observed slots that Trainmaster didn't issue, as in shadow mode or after a takeover.
     pub(super) fn follow_gpu_type(&mut self, id: JobId, seen: &Allocation) {
         let Some(job) = self.jobs.get(&id).filter(|job| job.issued.allocation.is_none()) else { return };
         let Some(wanted) = asked(&job.spec) else { return };
-        let allowed = self.gpu_types(&job.spec);
-        let devices = seen.of(Role::Worker).iter().flat_map(|slot| {
-            let kinds = &self.server(slot.server).devices;
-            slot.devices.iter().filter_map(|share| kinds.get(usize::from(share.device)).copied())
-        });
-        let mut kinds: Vec<ResourceId> = devices.collect();
+        let mut kinds: Vec<ResourceId> = seen.of(Role::Worker).iter().flat_map(|slot| self.kinds_of(slot)).collect();
+        kinds.sort_unstable();
         kinds.dedup();
+        let allowed = self.gpu_types(&job.spec);
         let kind = match *kinds {
             [kind] if allowed.contains(&kind) => kind,
-            // Mixed: GPUs of any type, until the job has no slots.
-            [_, _, ..] if wanted == GpuTypes::Any => GPU,
+            // Mixed, or not told apart: GPUs of any type, until the job has no slots.
+            [_, ..] if wanted == GpuTypes::Any => GPU,
             _ => return,
         };
         if job.gpu_kind() != Some(kind) {
-            let types = self.type_speeds();
-            self.set_gpu_type(id, kind, &types);
+            let (types, tenant) = (self.type_speeds(), job.tenant);
+            self.set_gpu_type(id, kind, types.of(tenant));
         }
+    }
+
+    /// The types of a slot's devices, or of those of its server if the manager doesn't name devices.
+    fn kinds_of(&self, slot: &Slot) -> Vec<ResourceId> {
+        let server = self.server(slot.server);
+        if server.devices.is_empty() {
+            return self.gpu_kinds().into_iter().filter(|kind| server.capacity[*kind] > 0).collect();
+        }
+        slot.devices.iter().filter_map(|share| server.devices.get(usize::from(share.device)).copied()).collect()
     }
 
     /// Changes the type of a job that needs GPUs, with the charges of any slots.
@@ -212,56 +335,24 @@ impl State {
     }
 }
 
-/// Whether a job's type may be chosen: it has a choice and no slots.
-fn chooses(job: &Job) -> bool {
-    let has_slots = [job.verdict.allocation(), job.issued.allocation.as_ref(), job.seen.allocation.as_ref()];
-    has_slots.iter().all(Option::is_none)
-        && !job.held
-        // What an engine has booked for later is of the present type.
-        && !matches!(job.verdict, Verdict::Stop(_) | Verdict::Reject(_) | Verdict::Wait(Reason::Scheduled { .. }))
-        && asked(&job.spec).is_some()
+/// Number of workers for which a server has the amounts.
+fn workers_on(server: &Server, demand: &Demand, has: impl Fn(ResourceId) -> i64) -> i64 {
+    debug_assert!(server.present);
+    let each = demand.amounts.iter().filter(|(_, need)| *need > 0);
+    each.map(|(resource, need)| has(resource).max(0) / need).min().unwrap_or(MOST_WORKERS)
 }
 
-/// Which types have room for one worker now, by demand.
-#[derive(Default)]
-struct RoomByType<'a> {
-    known: BTreeMap<Asked<'a>, Vec<ResourceId>>,
-}
-
-impl<'a> RoomByType<'a> {
-    fn has(&mut self, state: &State, job: &'a Job, kind: ResourceId) -> bool {
-        let asked = (&job.spec.labels, &job.spec.worker.demand);
-        if let Some(kinds) = self.known.get(&asked) {
-            return kinds.contains(&kind);
-        }
-        if self.known.len() == MOST_SEARCHES {
-            return true;
-        }
-        let kinds = kinds_with_room(state, job);
-        let has = kinds.contains(&kind);
-        self.known.insert(asked, kinds);
-        has
-    }
-}
-
-fn kinds_with_room(state: &State, job: &Job) -> Vec<ResourceId> {
-    let mut missing = state.gpu_types(&job.spec);
-    let mut found = Vec::new();
-    let demands: BTreeMap<ResourceId, Demand> = missing.iter().map(|kind| (*kind, job.worker.of_kind(*kind))).collect();
-    let holds = |server: &Server, kind: ResourceId| {
-        let mut free = server.reservable();
-        free -= &server.planned.amounts;
-        demands[&kind].amounts.fits(&free)
+/// Number of workers for which a server has free devices, if it names them.
+fn free_devices(server: &Server, demand: &Demand) -> i64 {
+    let Some((kind, milli)) = demand.devices.filter(|_| !server.devices.is_empty()) else { return MOST_WORKERS };
+    let used = |at: usize| {
+        let of = |devices: &[u16]| devices.get(at).copied().unwrap_or(0);
+        u32::from(of(&server.planned.devices)) + u32::from(of(&server.foreign.devices))
     };
-    for server in state.present_servers() {
-        if missing.is_empty() {
-            break;
-        }
-        if server.accepts(&job.spec.labels) && server.hosts.takes(Role::Worker) {
-            // A server rarely has more than one type.
-            let here = missing.iter().position(|kind| server.capacity[*kind] > 0 && holds(server, *kind));
-            found.extend(here.map(|at| missing.swap_remove(at)));
-        }
+    let suits = |at: &usize| kind == GPU || server.devices[*at] == kind;
+    let of_type = (0..server.devices.len()).filter(suits);
+    if milli < 1000 {
+        return of_type.map(|at| i64::from(1000_u32.saturating_sub(used(at)) / milli.max(1))).sum();
     }
-    found
+    of_type.filter(|at| used(*at) == 0).count() as i64 / i64::from(milli / 1000)
 }

@@ -29,6 +29,7 @@ use imbl::{OrdMap, Vector};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::charge::{idle, usage_by_server};
+pub(crate) use self::gpu_types::TypesByTenant;
 pub use self::{
     census::Count,
     changes::Change,

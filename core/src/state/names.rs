@@ -11,7 +11,7 @@ use imbl::{OrdMap, Vector};
 use super::{Account, Count, State, census::Census};
 use crate::{
     event::EventError,
-    fit::SpeedHistory,
+    fit::TypeFactor,
     ids::{QueueId, ResourceId, TenantId},
     job::{Job, JobSpec, TrainingMode},
     reason::{Reason, Scope},
@@ -194,13 +194,21 @@ impl State {
             [&mut model.worker_use, &mut model.server_use].into_iter().flatten().for_each(|known| known.clear(id));
         }
         // Remove the speeds with it.
-        let of = |speeds: &SpeedHistory| speeds.samples().iter().any(|sample| sample.server_type == id.0);
-        let jobs: Vec<_> = self.jobs.values().filter(|job| of(&job.learnt.speeds)).map(|job| job.id).collect();
-        for job in jobs {
-            let job = self.job_mut(job).expect("found above");
+        let of_it = |known: &TypeFactor| known.server_type == id.0;
+        let has = |job: &Job| {
+            let fit = job.learnt.fits.speed.as_ref();
+            job.learnt.speeds.has_type(id.0) || fit.is_some_and(|fit| fit.factors.iter().any(of_it))
+        };
+        let jobs: Vec<_> = self.jobs.values().filter(|job| has(job)).map(|job| job.id).collect();
+        for id_of in jobs {
+            let job = self.job_mut(id_of).expect("found above");
             Arc::make_mut(&mut job.learnt.speeds).forget_type(id.0);
+            if let Some(fit) = &mut Arc::make_mut(&mut job.learnt.fits).speed {
+                fit.factors.retain(|known| !of_it(known));
+            }
+            self.pending.unfitted.insert(id_of);
         }
-        let models: Vec<_> = self.models.iter().filter(|(_, model)| of(&model.speeds)).collect();
+        let models: Vec<_> = self.models.iter().filter(|(_, model)| model.speeds.has_type(id.0)).collect();
         for key in models.into_iter().map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             let model = Arc::make_mut(self.models.get_mut(&key).expect("found above"));
             Arc::make_mut(&mut model.speeds).forget_type(id.0);

@@ -60,13 +60,19 @@ impl State {
             Arc::make_mut(&mut job.learnt.losses).push(report.step, epoch, loss);
             dirty |= job.learnt.losses.last_epoch() != before;
         }
-        if let Some(speed) = speed(report) {
+        // Once its slots are gone, the type of GPU that it had isn't known any more.
+        let has_slots = job.issued.allocation.is_some() || job.seen.allocation.is_some();
+        if let Some(speed) = speed(report).filter(|_| has_slots) {
             job.learnt.progress.speed = Some(speed);
             let sample = SpeedSample::new(report.servers, report.workers, speed).on(job.worker.speed_type());
             let moved = Arc::make_mut(&mut job.learnt.speeds).report(&sample);
             dirty |= moved || job.learnt.fits.speed.is_none() || job.learnt.speeds.contradiction().is_some();
             let (model, batch) = (job.model.clone(), job.spec.batch as f64);
-            self.learn(&model, sample.at_batch(batch));
+            if self.learn(&model, sample.at_batch(batch)) {
+                // The model's other jobs may prefer this type, or not.
+                let others = self.jobs.values().filter(|job| job.model == model).map(|job| job.id);
+                self.pending.unfitted.extend(others.collect::<Vec<_>>());
+            }
         }
         let job = self.job_mut(id).expect("looked up above");
         let before = job.learnt.chunks.len();
@@ -104,9 +110,12 @@ impl State {
         Ok(())
     }
 
-    fn learn(&mut self, model: &str, sample: SpeedSample) {
+    /// Adds a sample to a model. Returns whether it is the first of several types of GPU.
+    fn learn(&mut self, model: &str, sample: SpeedSample) -> bool {
         let model = Arc::make_mut(self.models.get_mut(model).expect("it has an active job"));
+        let is_new = !model.speeds.is_empty() && !model.speeds.has_type(sample.server_type);
         Arc::make_mut(&mut model.speeds).report(&sample);
+        is_new
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     ids::{JobId, ManagerId, ResourceId, ServerId},
     job::Job,
     reason::Reason,
-    resources::{Amounts, GPU, ResourceTypes, is_gpu},
+    resources::{Amounts, GPU, ResourceTypes, counted_as, is_gpu},
     server::{Hosts, Place, Server, ServerSpec, Usage, devices_match},
     text::{is_unseen, shown},
 };
@@ -307,7 +307,7 @@ impl State {
 
 /// The names in a table whose amounts aren't zero.
 pub(super) fn used(amounts: &BTreeMap<String, i64>) -> impl Iterator<Item = &str> + Clone {
-    amounts.iter().filter(|(_, amount)| **amount != 0).map(|(name, _)| name.as_str())
+    amounts.iter().filter(|(_, amount)| **amount != 0).map(|(name, _)| counted_as(name))
 }
 
 fn check_texts(spec: &ServerSpec) -> Result<(), String> {
@@ -337,6 +337,10 @@ pub(super) fn check_amounts(server: &str, amounts: &BTreeMap<String, i64>) -> Re
     if let Some(name) = amounts.keys().find(strange) {
         let name = shown(name, LONGEST_RESOURCE);
         let problem = format!("resource {name:?} must have 1 to {LONGEST_RESOURCE} bytes, without control characters");
+        return Err(EventError::Server { server: server.into(), problem });
+    }
+    if let Some(name) = amounts.keys().find(|name| is_gpu(name) && name.contains(['|', '*'])) {
+        let problem = format!("resource {name:?} must be \"gpu\" or \"gpu:<type>\", without | and *");
         return Err(EventError::Server { server: server.into(), problem });
     }
     let wrong = amounts.iter().find(|(_, value)| !(0..=1_000_000_000_000).contains(*value));

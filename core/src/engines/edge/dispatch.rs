@@ -165,7 +165,10 @@ impl<'a> Round<'a> {
             let full = self.kept.is_full(self.state, id);
             for (gpu, lane) in self.index.lanes[id.index()].iter().enumerate() {
                 let worker = Worker { server: id, gpu: gpu as u16 };
-                let wanted = job.worker.devices.is_some_and(|(kind, _)| kind == GPU || kind == lane.kind);
+                // A server may have typed GPUs without listing its devices.
+                let untyped = |kind| server.devices.is_empty() && server.capacity[kind] > 0;
+                let suits = |kind| kind == GPU || kind == lane.kind || untyped(kind);
+                let wanted = job.worker.devices.is_some_and(|(kind, _)| suits(kind));
                 if !wanted || (!market.own.contains_key(&worker) && self.is_foreign(worker)) {
                     continue;
                 }

@@ -103,6 +103,11 @@ impl Admission {
         }
     }
 
+    /// Books what the job demands now: its type of GPU may be another one than before.
+    pub(super) fn demand(&mut self, job: &Job) {
+        (self.worker, self.server) = (job.worker.amounts.clone(), job.server.amounts.clone());
+    }
+
     /// Worker-time between the job's last report and `to`. The part from `from` on wasn't counted before, and is
     /// approximated by the current number of running workers. Reports can be late, and training continues between them.
     pub(super) fn unreported(&self, job: &Job, from: Time, to: Time) -> Span {

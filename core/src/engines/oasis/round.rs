@@ -265,6 +265,7 @@ impl<'a> Round<'a> {
             (Some(schedule), _) => schedule,
         };
         let mut admission = admitted.map_or_else(|| Admission::new(job, state.now, base), Arc::unwrap_or_clone);
+        admission.demand(job);
         admission.plan = market.plan(&schedule.work, self.budget)?;
         self.memo.book(job.id, admission);
         Ok(())

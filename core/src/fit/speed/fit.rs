@@ -46,7 +46,8 @@ pub struct SpeedFit {
     pub ignored: u32,
     /// Root mean square of (fitted − measured)/measured speed over the samples; `None` without samples.
     pub rms_relative_error: Option<f64>,
-    /// Factors of the measured server types, by ascending type. The reference has 1.
+    /// Factors of the measured server types relative to the reference, by ascending type. For a job's fit the reference
+    /// is the job's own type, which isn't listed as long as no job of the model was measured on it.
     pub factors: Vec<TypeFactor>,
     curve: SpeedCurve,
     /// (AᵀA)⁻¹ of the weighted, relative rows. Large entries mean that the samples determine little.
@@ -163,8 +164,8 @@ impl SpeedFit {
         Some(fit)
     }
 
-    /// The function on servers of `server_type`, for a fit [on `own`](Self::on_type). `types` tells the factor of a type
-    /// that this model never had.
+    /// The function on servers of `server_type`, for a fit [on `own`](Self::on_type). `types` tells the factor of a
+    /// type that this model never had.
     #[must_use]
     pub(crate) fn curve_by(&self, types: &TypeSpeeds, own: u16, server_type: u16) -> SpeedCurve {
         self.curve.computing_faster(self.factor_by(types, own, server_type))

@@ -126,7 +126,7 @@ impl SpeedHistory {
             let away = |a: u32, b: u32| libm::fabs(libm::log(f64::from(a.max(1)) / f64::from(b.max(1))));
             away(c.workers, sample.workers) + away(c.servers, sample.servers)
         };
-        let profiled = self.cells.iter().filter(|c| c.profiled.is_some());
+        let profiled = self.cells.iter().filter(|c| c.profiled.is_some() && c.server_type == sample.server_type);
         let Some(near) = profiled.min_by(|a, b| far(a).total_cmp(&far(b))) else { return };
         let (slack, profiled) = (libm::exp(far(near)), near.profiled.map_or(0.0, |time| 1.0 / time));
         let possible = sample.speed.clamp(profiled / slack, profiled * slack);
@@ -148,6 +148,11 @@ impl SpeedHistory {
                 (c.time, c.count) = c.reported;
             }
         }
+    }
+
+    /// Whether there is a speed on servers of a type.
+    pub(crate) fn has_type(&self, server_type: u16) -> bool {
+        self.cells.iter().any(|cell| cell.server_type == server_type)
     }
 
     /// Removes the speeds on servers of a type.
