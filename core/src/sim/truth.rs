@@ -1,7 +1,10 @@
 //! The truth about a simulated job that engines don't see: its speed in a placement, its completion, and the costs of
 //! interruptions. Engines know only the reports of its training program.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::draws::Draws;
 use crate::{
@@ -82,6 +85,13 @@ pub enum Speed {
     },
     /// A function that was fitted to the reports of a real job. It doesn't depend on the servers.
     Fitted(SpeedCurve),
+    /// Measured in the requested shape on each type of GPU. Several types are as fast as the slowest of them.
+    OfTypes {
+        /// The type of each server, by its number in the workload.
+        servers: Arc<[u8]>,
+        /// Steps per second by type, on one server and on several.
+        speeds: Arc<[(f64, f64)]>,
+    },
     /// Partitions of a model exchange activations and gradients, in the requested shape.
     Partitioned {
         /// Seconds of an iteration without traffic between servers.
@@ -247,6 +257,12 @@ impl Speed {
                 let slowest = slow.iter().copied().fold(1.0, f64::max);
                 1.0 / (seconds * slowest + exchange * crossing(spec, allocation))
             }
+            Self::OfTypes { servers, speeds } => {
+                let on: BTreeSet<ServerId> = allocation.slots().iter().map(|slot| slot.server).collect();
+                let types = on.iter().filter_map(|server| speeds.get(usize::from(*servers.get(server.index())?)));
+                let of = |(together, apart): &(f64, f64)| if on.len() > 1 { *apart } else { *together };
+                types.map(of).fold(f64::INFINITY, f64::min) / slow.iter().copied().fold(1.0, f64::max)
+            }
             Self::Fitted(curve) => {
                 let slowed = |factor: f64| curve.computing_faster(1.0 / factor).speed(shape.servers, shape.workers);
                 if spec.mode == TrainingMode::Async {
@@ -269,6 +285,8 @@ impl Speed {
                 w.min(served) / seconds
             }
             Self::Fitted(curve) => curve.speed(shape.servers, shape.workers),
+            // The fastest type.
+            Self::OfTypes { speeds, .. } => speeds.iter().map(|(_, apart)| *apart).fold(0.0, f64::max),
             Self::Partitioned { seconds, exchange, .. } => {
                 1.0 / (seconds + if shape.workers + shape.servers > 1 { *exchange } else { 0.0 })
             }
@@ -530,6 +548,21 @@ mod tests {
         // On one server or in the cloud, a mini-batch takes only the computation time.
         assert_eq!(speed.of(&spec(), &placed(&[(4, 1)]), true, &[]), 8.0);
         assert_eq!((speed.exchange(), Speed::Steps(time()).exchange()), (0.75, 0.0));
+    }
+
+    #[test]
+    fn measured_speeds_are_by_type_and_several_types_go_as_the_slowest() {
+        let speeds = [(1.0, 0.5), (4.0, 3.0)].into();
+        let speed = Speed::OfTypes { servers: [0, 1, 1].into(), speeds };
+        let of = |counts: &[(u32, u32)], slow: &[(u32, f64)]| {
+            let spec = JobSpec { mode: TrainingMode::AllReduce, server: None, ..spec() };
+            speed.of(&spec, &placed(counts), false, slow)
+        };
+        assert_eq!(
+            [of(&[(2, 0)], &[]), of(&[(0, 0), (2, 0)], &[]), of(&[(0, 0), (1, 0), (1, 0)], &[])],
+            [1.0, 4.0, 3.0]
+        );
+        assert_eq!([of(&[(1, 0), (1, 0)], &[]), of(&[(0, 0), (2, 0)], &[(1, 2.0)])], [0.5, 2.0]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Workloads: a cluster, arriving jobs, and failures. Each generator is a file and a line in [`WORKLOADS`].
 
 mod edge;
+pub mod gavel;
 mod input;
 mod mishaps;
 mod mlfs;

@@ -1,6 +1,7 @@
 //! `trainmaster simulate`: a comparison of engines on a simulated workload.
 
 pub(crate) mod comparison;
+mod gavel;
 mod offline;
 mod page;
 mod rows;
@@ -29,7 +30,7 @@ use self::{
 #[derive(Args, Debug)]
 pub struct SimulateArgs {
     /// The workload: a cluster, jobs and their arrivals; --workload list shows the known ones. Recorded jobs:
-    /// philly:FILE, elasticflow:FILE, pollux:FILE, or csv:FILE with --columns
+    /// philly:FILE, elasticflow:FILE, pollux:FILE, or csv:FILE with --columns. Jobs on three types of GPU: gavel:FILE
     #[arg(long, value_name = "NAME")]
     workload: String,
     /// Headings of a csv:FILE: time (seconds, or date and time), gpus, duration (seconds) and, if there is one, name

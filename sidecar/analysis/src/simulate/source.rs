@@ -6,12 +6,15 @@ use trainmaster_core::{
     JobSpec, Span,
     sim::{
         Request, Workload, WorkloadError,
-        workload::{self, Entry, pollux, trace},
+        workload::{self, Entry, gavel, pollux, trace},
     },
 };
 use trainmaster_terminal::Failure;
 
-use super::rows::{Found, Rows, Wrong};
+use super::{
+    gavel::measured,
+    rows::{Found, Rows, Wrong},
+};
 
 /// A workload by its name or its file.
 pub(super) struct Source {
@@ -30,10 +33,11 @@ enum Kind {
     /// Jobs, and the GPUs of each server.
     Trace(Vec<trace::Recorded>, fn(u32) -> u32),
     Pollux(Vec<pollux::Row>),
+    Gavel(Vec<gavel::Measured>),
 }
 
 /// The kinds of files.
-const LAYOUTS: &str = "philly:FILE, elasticflow:FILE, pollux:FILE or csv:FILE";
+const LAYOUTS: &str = "philly:FILE, elasticflow:FILE, pollux:FILE, gavel:FILE or csv:FILE";
 
 impl Source {
     /// A generator's name, or one of [`LAYOUTS`]. `columns` are for `csv:FILE`.
@@ -68,18 +72,26 @@ impl Source {
             }
             "csv" => jobs(path, &Columns::read(columns)?, trace::philly)?,
             "pollux" => pollux_rows(path)?,
+            "gavel" => {
+                let (measured, left_out) = measured(path)?;
+                let count = measured.len();
+                (Kind::Gavel(measured), count, left_out)
+            }
             _ => return Err(Failure::Usage(format!("{layout:?} is not a layout of files; there are {LAYOUTS}"))),
         };
         Ok(Self {
             name: text.into(),
-            summary: format!("{found} jobs of a file"),
+            summary: match &kind {
+                Kind::Gavel(_) => format!("jobs of {found} measured models on three types of GPU"),
+                _ => format!("{found} jobs of a file"),
+            },
             origin: path.file_name().map_or_else(|| file.into(), |name| name.to_string_lossy().into_owned()),
             left_out,
             kind,
         })
     }
 
-    /// The workload of a seed. A file's workload is the same for all seeds.
+    /// The workload of a seed. That of recorded jobs is the same for all seeds.
     ///
     /// # Errors
     /// The request is out of range, or lacks the number of servers for a trace without it.
@@ -96,6 +108,10 @@ impl Source {
             Kind::Pollux(rows) => {
                 request.check()?;
                 pollux::from_rows(&rows[..first(rows.len())], request.servers)
+            }
+            Kind::Gavel(measured) => {
+                request.check()?;
+                gavel::workload(measured, request)
             }
         }
     }
