@@ -435,6 +435,11 @@ fn check_demands(spec: &JobSpec) -> Result<(), String> {
     for (key, role) in [("worker", Some(&spec.worker)), ("server", spec.server.as_ref())] {
         let Some(role) = role else { continue };
         for (name, amount) in role.demand.iter().filter(|(name, _)| !matches!(name.as_str(), "memory" | "bandwidth")) {
+            if name.starts_with("gpu:") && name.contains('|') {
+                return Err(format!(
+                    "{key}.\"{name}\": Slurm can't change the type of a job's GPUs; name one type, or none"
+                ));
+            }
             let counted = !matches!(name.as_str(), "disk" | "cpu");
             if counted && amount % 1000 != 0 {
                 let value = *amount as f64 / 1000.0;

@@ -50,12 +50,17 @@ pub(super) fn described(job: &Job, tag: &Tag, servers: Option<&Part>) -> Result<
     comment::spec(&pairs, &job.name)
 }
 
-/// Adjusts the demand to Slurm's charges: whole cores, and the default memory if no memory was requested.
+/// Adjusts the demand to Slurm's charges: whole cores, the default memory if no memory was requested, and GPUs of any
+/// types.
 fn pad(role: &mut RoleSpec, default: Memory, threads: u32) {
     let core = i64::from(threads.max(1)) * 1000;
     let cpu = role.demand.get("cpu").copied().unwrap_or(0).max(1);
     let cpu = (cpu + core - 1) / core * core;
     role.demand.insert("cpu".into(), cpu);
+    // Slurm can't add a type to a job's request (error 2119), so it chooses the types.
+    if let Some(gpus) = role.demand.remove("gpu") {
+        role.demand.insert("gpu:*".into(), gpus);
+    }
     if let (Memory::PerCpu(each), None) = (default, role.demand.get("memory").filter(|memory| **memory > 0)) {
         role.demand.insert("memory".into(), each.min(1 << 40) as i64 * (cpu / 1000));
     }

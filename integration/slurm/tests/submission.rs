@@ -172,6 +172,7 @@ fn mistakes_are_refused(cluster: &Cluster) {
         (&["--comment=trainmaster;mode=snyc"], &["mode", "snyc", "allreduce"]),
         (&["--comment=trainmaster;mode=allreduce;worker.memory=10"], &["worker.memory", "10", "10GiB"]),
         (&["--comment=trainmaster;mode=allreduce;worker.gpu=0.5"], &["worker.gpu", "0.5", "whole"]),
+        (&["--comment=trainmaster;mode=allreduce;worker.gpu:a100|v100=1"], &["gpu:a100|v100", "name one type"]),
         (&["--comment=trainmaster;mode=sync"], &["server", "missing"]),
         (&["--comment=trainmaster;mode=allreduce;tenant=vip"], &["tenant", "vip", "--account"]),
         (&["--comment=trainmaster;mode=allreduce;@token=1"], &["@token"]),
