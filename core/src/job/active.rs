@@ -40,7 +40,8 @@ impl Demand {
         Self { amounts, devices }
     }
 
-    /// The type of GPU, as [`SpeedSample::server_type`](crate::fit::SpeedSample::server_type). 0 if it isn't told apart.
+    /// The type of GPU, as [`SpeedSample::server_type`](crate::fit::SpeedSample::server_type). 0 if types aren't told
+    /// apart.
     pub(crate) fn speed_type(&self) -> u16 {
         self.devices.map_or(GPU.0, |(kind, _)| kind.0)
     }

@@ -7,8 +7,8 @@ use super::model::TypeFactor;
 /// How fast types of GPU compute relative to each other, by the median of the models that were measured on several.
 ///
 /// A model's speed on a type that it never had follows from those that it had. That is a rough guess, since models
-/// differ: of 26 models and batches on one K80, P100 or V100 (`gavel_throughputs.json`), predicted from a single type by
-/// models of other families, the median error is 25 to 51 %, and the faster type is told in 18 to 26 of 26 cases.
+/// differ: of 26 models and batches on one K80, P100 or V100 (`gavel_throughputs.json`), predicted from a single type
+/// by models of other families, the median error is 25 to 51 %, and the faster type is told in 18 to 26 of 26 cases.
 ///
 /// # Examples
 ///
@@ -25,8 +25,8 @@ use super::model::TypeFactor;
 pub struct TypeSpeeds(BTreeMap<u16, f64>);
 
 impl TypeSpeeds {
-    /// The medians of the ratios to the type that most models have. A mean would let one model with false reports decide
-    /// it. Each item holds a model's factors.
+    /// The medians of the ratios to the type that most models have. A mean would let one model with false reports
+    /// decide it. Each item holds a model's factors.
     pub fn of<'a, M: AsRef<[TypeFactor]> + ?Sized + 'a>(models: impl IntoIterator<Item = &'a M>) -> Self {
         let models: Vec<&[TypeFactor]> = models.into_iter().map(AsRef::as_ref).filter(|of| of.len() > 1).collect();
         let mut counts: BTreeMap<u16, u32> = BTreeMap::new();
