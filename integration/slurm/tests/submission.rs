@@ -167,7 +167,7 @@ fn owners_begin_stands(cluster: &Cluster) {
 
 fn mistakes_are_refused(cluster: &Cluster) {
     let ring = "--comment=trainmaster;mode=allreduce;worker.gpu=1";
-    let cases: [(&[&str], &[&str]); 19] = [
+    let cases: [(&[&str], &[&str]); 20] = [
         (&["--comment=trainmaster;mode=allreduce;wroker.max=8"], &["wroker.max", "8", "worker"]),
         (&["--comment=trainmaster;mode=snyc"], &["mode", "snyc", "allreduce"]),
         (&["--comment=trainmaster;mode=allreduce;worker.memory=10"], &["worker.memory", "10", "10GiB"]),
