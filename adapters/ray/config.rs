@@ -181,7 +181,14 @@ impl Config {
             None => ("RAY_API_SERVER_ADDRESS", variable("RAY_API_SERVER_ADDRESS")),
         };
         let measure = match file.measure {
-            Some(text) => file::measure(&text)?,
+            Some(text) => {
+                let measure = file::measure(&text)?;
+                if measure.is_some() && dashboard.is_none() && token_file.is_some() {
+                    let problem = "needs the key dashboard, because Ray's token is sent there";
+                    return Err(("measure".into(), quoted(&text), problem.into()));
+                }
+                measure
+            }
             // A token isn't sent to an address that nobody named.
             None => (dashboard.is_some() || token_file.is_none()).then_some(MEASURE),
         };
@@ -399,15 +406,19 @@ mod tests {
 
     #[test]
     fn a_token_is_not_sent_to_a_dashboard_that_nobody_named() {
-        let measure = |text: &str, url: &str| {
+        let read = |text: &str, url: &str| {
             let variable = |name: &str| (name == "RAY_API_SERVER_ADDRESS" && !url.is_empty()).then(|| url.to_owned());
-            Config::read(toml::from_str(text).unwrap(), &variable).unwrap().measure
+            Config::read(toml::from_str(text).unwrap(), &variable)
         };
+        let measure = |text: &str, url: &str| read(text, url).unwrap().measure;
         assert_eq!(measure("", ""), Some(MEASURE));
         assert_eq!(measure("token_file = \"/t\"", ""), None);
         assert_eq!(measure("token_file = \"/t\"", "http://head:8265"), Some(MEASURE));
         assert_eq!(measure("token_file = \"/t\"\ndashboard = \"http://head:8265\"", ""), Some(MEASURE));
-        assert_eq!(measure("token_file = \"/t\"\nmeasure = \"1m\"", ""), Some(Duration::from_secs(60)));
+        let (key, _, problem) = read("token_file = \"/t\"\nmeasure = \"1m\"", "").unwrap_err();
+        assert!(key == "measure" && problem.contains("dashboard"), "{key}: {problem}");
+        let named = "token_file = \"/t\"\nmeasure = \"1m\"\ndashboard = \"http://head:8265\"";
+        assert_eq!(measure(named, ""), Some(Duration::from_secs(60)));
         assert_eq!((measure("measure = \"off\"", ""), measure("measure = \"0s\"", "")), (None, None));
     }
 

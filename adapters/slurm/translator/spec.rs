@@ -58,7 +58,7 @@ fn pad(role: &mut RoleSpec, default: Memory, threads: u32) {
     let cpu = (cpu + core - 1) / core * core;
     role.demand.insert("cpu".into(), cpu);
     // Slurm can't add a type to a job's request (error 2119), so it chooses the types.
-    if let Some(gpus) = role.demand.remove("gpu") {
+    if let Some(gpus) = role.demand.remove("gpu").filter(|gpus| *gpus > 0) {
         role.demand.insert("gpu:*".into(), gpus);
     }
     if let (Memory::PerCpu(each), None) = (default, role.demand.get("memory").filter(|memory| **memory > 0)) {

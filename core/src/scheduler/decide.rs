@@ -16,9 +16,6 @@ use crate::{
 
 /// Time after which an engine that the fallback replaced is tried again.
 const SECOND_CHANCE: Span = Span::seconds(600);
-/// Time until the next decision if a waiting job should have another type of GPU. Bounds the decisions if that never
-/// settles.
-const RETYPED: Span = Span::seconds(1);
 
 impl Scheduler {
     /// Time at which the next [`prepare`](Self::prepare) is due. `None` if nothing requires one, or during a resync.
@@ -140,11 +137,6 @@ impl Scheduler {
         let decision = self.conclude(source, dropped);
         self.record_commit(outcome.ticket, outcome.budget, &decision);
         self.state.issue();
-        // A job waits for a type of GPU that others got, and another type has room.
-        if self.state.mode != Mode::Paused && !self.state.type_changes().is_empty() {
-            let soon = self.state.now + RETYPED;
-            self.wake_at = Some(self.wake_at.map_or(soon, |at| at.min(soon)));
-        }
         Ok(decision)
     }
 

@@ -108,7 +108,10 @@ impl State {
         kinds.into_iter().any(|kind| self.hopeless(&job.spec, &job.worker.of_kind(kind), &job.server).is_none())
     }
 
-    /// Chooses the type of each job that has a choice and no slots. Costs as [`type_changes`](Self::type_changes).
+    /// Chooses the type of each job that has a choice and no slots.
+    ///
+    /// Without names of types, O(resource types). Else O(jobs), for `n` jobs with a choice O(n log n), and O(servers)
+    /// for each of their different demands, up to [`MOST_SEARCHES`].
     pub(crate) fn choose_gpu_types(&mut self) {
         let changes = self.type_changes();
         if changes.is_empty() {
@@ -122,10 +125,7 @@ impl State {
     }
 
     /// The jobs whose type should be another one.
-    ///
-    /// Without names of types, O(resource types). Else O(jobs), for `n` jobs with a choice O(n log n), and O(servers)
-    /// for each of their different demands, up to [`MOST_SEARCHES`].
-    pub(crate) fn type_changes(&self) -> Vec<(JobId, ResourceId)> {
+    fn type_changes(&self) -> Vec<(JobId, ResourceId)> {
         let mut changes = Vec::new();
         if !self.resources.others().any(|(_, name)| name.starts_with("gpu:")) {
             return changes;
@@ -177,9 +177,10 @@ impl State {
     /// Whether a job's type may be chosen: it has a choice and no slots, and an engine may start it.
     fn chooses(&self, job: &Job) -> bool {
         let has_slots = [job.verdict.allocation(), job.issued.allocation.as_ref(), job.seen.allocation.as_ref()];
-        // What an engine has booked for later, or has rejected for now, is of the present type.
+        // What an engine has booked for later, or has rejected for now, is of the present type, while there is one.
         let is_settled = |reason: &Reason| {
             matches!(reason, Reason::Scheduled { .. } | Reason::PricedOut(_) | Reason::Unfinishable { .. })
+                && job.gpu_kind().is_some_and(|kind| self.capacity[kind] > 0)
         };
         has_slots.iter().all(Option::is_none)
             && asked(&job.spec).is_some()
