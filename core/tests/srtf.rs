@@ -194,7 +194,8 @@ fn a_job_that_never_fits_stops_no_other() {
     // One server with one GPU of each of two kinds. Two GPUs of the rare kind are more than there are.
     let rare = server("s0", 16, 64, &["gpu:a100", "gpu:v100"]);
     let mut scheduler = cluster(plain("srtf"), &[rare, server("s1", 1, 64, &["gpu:a100"])]);
-    let long = submit(&mut scheduler, 0, trained("long", 1, 100));
+    let worker = role(&[("gpu:v100", 1000), ("cpu", 1000)], 1, 1, 1);
+    let long = submit(&mut scheduler, 0, JobSpec { worker, ..trained("long", 1, 100) });
     scheduler.decide(Time(0));
     let before = verdict(&scheduler, long);
     // 2 workers of 2 cores: the a100 of s1 has one core beside it.
