@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
 
 import java.io.IOException;
+import java.net.BindException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
@@ -14,6 +15,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import org.apache.hadoop.yarn.server.resourcemanager.MockAM;
 import org.apache.hadoop.yarn.server.resourcemanager.MockNM;
@@ -81,12 +83,26 @@ class OutageTest {
             int port = Settings.Address.parse(lab.sidecar.address()).port();
             check(lab, expected, () -> {
                 lab.sidecar.stop();
-                ServerSocket listener = new ServerSocket(port, 50, InetAddress.getByName("127.0.0.1"));
+                ServerSocket listener = listen(port);
                 Thread thread = new Thread(() -> accept(listener, behaviour));
                 thread.setDaemon(true);
                 thread.start();
             });
         }
+    }
+
+    /** Listens on a port that another connection may still have for a moment. */
+    private static ServerSocket listen(int port) throws Exception {
+        AtomicReference<ServerSocket> listener = new AtomicReference<>();
+        Waiting.until(() -> {
+            try {
+                listener.set(new ServerSocket(port, 50, InetAddress.getByName("127.0.0.1")));
+                return true;
+            } catch (BindException taken) {
+                return false;
+            }
+        });
+        return listener.get();
     }
 
     private static void accept(ServerSocket listener, Consumer<Socket> behaviour) {
