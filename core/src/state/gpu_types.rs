@@ -217,11 +217,10 @@ impl State {
             }
             for (kind, demand) in kinds.iter().zip(&demands).filter(|(kind, _)| server.capacity[**kind] > 0) {
                 let room = rooms.get_mut(kind).expect("one for each");
-                let ever = workers_on(server, demand, |resource| server.capacity[resource]);
+                let ever = workers_for(demand, |resource| server.capacity[resource]);
                 let free = |resource| server.reservable_of(resource) - server.planned.amounts[resource];
                 room.ever = (room.ever + ever).min(MOST_WORKERS);
-                room.now =
-                    (room.now + workers_on(server, demand, free).min(free_devices(server, demand))).min(MOST_WORKERS);
+                room.now = (room.now + workers_for(demand, free).min(free_devices(server, demand))).min(MOST_WORKERS);
             }
         }
         rooms
@@ -337,8 +336,7 @@ impl State {
 }
 
 /// Number of workers for which a server has the amounts.
-fn workers_on(server: &Server, demand: &Demand, has: impl Fn(ResourceId) -> i64) -> i64 {
-    debug_assert!(server.present);
+fn workers_for(demand: &Demand, has: impl Fn(ResourceId) -> i64) -> i64 {
     let each = demand.amounts.iter().filter(|(_, need)| *need > 0);
     each.map(|(resource, need)| has(resource).max(0) / need).min().unwrap_or(MOST_WORKERS)
 }
