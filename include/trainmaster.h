@@ -299,6 +299,9 @@ enum trainmaster_reason_kind {
     TRAINMASTER_REASON_KIND_HELD_BACK = 23,
     // A reason of the engine, in `text`.
     TRAINMASTER_REASON_KIND_ENGINE = 24,
+    // No domain of the topology that the job requires could hold it: its smallest shape needs `needed` of `resource`,
+    // and the largest domain has `available`.
+    TRAINMASTER_REASON_KIND_NO_DOMAIN = 25,
 };
 
 // The optional fields of a report. `has` is the sum of those that are set.
@@ -707,7 +710,8 @@ struct trainmaster_job {
     uint32_t urgency;
     // Reserved: 0.
     uint32_t reserved;
-    // Labels that a server must have.
+    // Labels that a server must have. `topology.require` and `topology.prefer` say instead how close to each other the
+    // job's slots must be: `server`, `rack`, `block` or `zone`.
     struct trainmaster_labels labels;
     // Speeds that were measured before submission.
     struct trainmaster_speeds profile;

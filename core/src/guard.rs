@@ -266,7 +266,7 @@ fn check_allocation(state: &State, job: &Job, allocation: &Allocation, gang: Gan
         let server = state.servers.get(id.index()).ok_or(Violation::Server { job: job.id, server: id })?;
         // A server keeps its slots while it drains, or after its roles have changed.
         let stays = |slot| server.present && kept.is_some_and(|kept| kept.slots().contains(slot));
-        let takes = server.accepts(&job.spec.labels) && server.hosts.takes(run[0].role);
+        let takes = server.admits(job) && server.hosts.takes(run[0].role);
         if !takes && !run.iter().all(stays) {
             return Err(Violation::Server { job: job.id, server: id });
         }

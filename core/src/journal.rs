@@ -9,11 +9,24 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
-    budget::Budget, decision::Decision, event::Event, ids::TicketId, settings::SettingsError, state::State, time::Time,
+    budget::Budget,
+    decision::Decision,
+    event::Event,
+    ids::{JobId, TicketId},
+    settings::SettingsError,
+    state::State,
+    time::Time,
+    topology::Domain,
 };
 
-/// Version of the format that is written and read. It increases when a record's layout changes.
-pub const VERSION: u8 = 14;
+/// Version of the format that is written. It increases when a record's layout changes.
+pub const VERSION: u8 = 15;
+
+/// The oldest version that is read. Since then, snapshots have got [`Saved::domains`] at their end.
+const OLDEST: u8 = 14;
+
+/// The number of [`Record::Snapshot`], which postcard writes first.
+const SNAPSHOT: u8 = 6;
 
 /// Why a ticket was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +106,8 @@ pub struct Saved {
     pub(crate) digest: [u8; 32],
     pub(crate) decided_at: Option<Time>,
     pub(crate) wake_at: Option<Time>,
+    /// The domains of jobs that ask for closeness.
+    pub(crate) domains: Vec<(Domain, Vec<JobId>)>,
 }
 
 impl Saved {
@@ -169,15 +184,21 @@ impl Record {
         }
         match body.split_first() {
             Some((&VERSION, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
-            Some((version, _)) => Err(format!("it is of version {version}; this program reads version {VERSION}")),
+            // No job asked for closeness: the empty list of domains is missing.
+            Some((&OLDEST, body)) if body.first() == Some(&SNAPSHOT) => {
+                postcard::from_bytes(&[body, &[0]].concat()).map_err(|error| error.to_string())
+            }
+            Some((&OLDEST, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
+            Some((version, _)) => {
+                Err(format!("it is of version {version}; this program reads versions {OLDEST} to {VERSION}"))
+            }
             None => Err("it is empty".into()),
         }
     }
 
     /// Whether recovery can start at this record. Reads two bytes.
     pub fn is_snapshot(frame: &[u8]) -> bool {
-        // Postcard writes the number of the variant first.
-        frame.get(8) == Some(&VERSION) && frame.get(9) == Some(&6)
+        frame.get(8).is_some_and(|version| (OLDEST..=VERSION).contains(version)) && frame.get(9) == Some(&SNAPSHOT)
     }
 
     /// Time of the record. `None` for a snapshot of a scheduler before its first event.

@@ -44,6 +44,7 @@ mod tables;
 pub mod testing;
 pub mod text;
 pub mod time;
+pub mod topology;
 
 pub use self::{
     budget::Budget,

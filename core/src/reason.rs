@@ -8,6 +8,7 @@ use crate::{
     ids::{JobId, ResourceId, ServerId},
     shape::{Role, Shape},
     time::{Span, Time},
+    topology::Level,
 };
 
 /// The owner of a limit.
@@ -190,6 +191,19 @@ pub enum Reason {
     },
     /// A reason specific to the engine.
     Engine(EngineReason),
+    /// No domain of the level that the job requires could hold its smallest shape, even if it were empty.
+    NoDomain {
+        /// The required level.
+        level: Level,
+        /// The resource that is short, or by which domains are compared.
+        resource: ResourceId,
+        /// Amount that the job's smallest shape needs.
+        needed: i64,
+        /// Largest amount of any domain, on servers with the job's labels.
+        largest: i64,
+        /// The name of that domain. Empty if there is none.
+        domain: Arc<str>,
+    },
 }
 
 /// A reason specific to one engine.
@@ -299,6 +313,7 @@ pub enum ReasonKind {
     NothingToGain,
     OutOfReach,
     Engine,
+    NoDomain,
 }
 
 /// Its name, as in explanations: `no_room`.
@@ -364,6 +379,7 @@ impl Reason {
             Self::NothingToGain { .. } => ReasonKind::NothingToGain,
             Self::OutOfReach { .. } => ReasonKind::OutOfReach,
             Self::Engine(_) => ReasonKind::Engine,
+            Self::NoDomain { .. } => ReasonKind::NoDomain,
         }
     }
 

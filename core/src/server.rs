@@ -9,10 +9,11 @@ use crate::{
     amount::{AmountError, Unit, parse_span},
     decision::{DeviceShare, Devices},
     ids::{JobId, ManagerId, ResourceId, ServerId},
-    job::Demand,
+    job::{Demand, Job},
     resources::{Amounts, BANDWIDTH, CPU, GPU},
     shape::{Role, Shape},
     time::{Span, Time},
+    topology::{Level, Topology},
 };
 
 /// The roles that a server can host. OASiS separates the servers of workers and parameter servers (§III-A).
@@ -277,9 +278,19 @@ impl Server {
         have + more - self.foreign.amounts[resource]
     }
 
-    /// Whether the server has all these labels.
+    /// The server's label of a level: where it stands. `None` for the level of single servers, which no label names.
+    pub fn label(&self, level: Level) -> Option<&str> {
+        self.labels.get(level.name()).filter(|_| level != Level::Server).map(String::as_str)
+    }
+
+    /// Whether the server has all these labels, apart from those that say how close slots must be ([`Topology`]).
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        labels.iter().all(|(key, value)| self.labels.get(key) == Some(value))
+        labels.iter().all(|(key, value)| self.labels.get(key) == Some(value) || Topology::is_label(key))
+    }
+
+    /// Whether the server can take new slots of a job: also by the job's domain.
+    pub fn admits(&self, job: &Job) -> bool {
+        self.accepts(&job.spec.labels) && job.is_near(self.id)
     }
 
     /// Whether the server can take new slots of a job with these labels.

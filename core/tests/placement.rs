@@ -367,10 +367,10 @@ fn the_index_lists_what_a_sort_lists() {
         let check = |scheduler: &Scheduler, room: &Room, index: &FreeIndex| {
             for need in &needs {
                 let mut expected = scan(scheduler.state(), room, sort_by, &weights, need);
-                let freest: Vec<ServerId> = index.freest(room, need).collect();
+                let freest: Vec<ServerId> = index.freest(room, None, need).collect();
                 assert_eq!(freest, expected, "freest first, for {need:?}");
                 expected.reverse();
-                let fullest: Vec<ServerId> = index.fullest(room, need).collect();
+                let fullest: Vec<ServerId> = index.fullest(room, None, need).collect();
                 assert_eq!(fullest, expected, "fullest first, for {need:?}");
             }
         };

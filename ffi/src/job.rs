@@ -252,7 +252,8 @@ pub struct trainmaster_job {
     pub urgency: u32,
     /// Reserved: 0.
     pub reserved: u32,
-    /// Labels that a server must have.
+    /// Labels that a server must have. `topology.require` and `topology.prefer` say instead how close to each other the
+    /// job's slots must be: `server`, `rack`, `block` or `zone`.
     pub labels: trainmaster_labels,
     /// Speeds that were measured before submission.
     pub profile: trainmaster_speeds,

@@ -59,6 +59,9 @@ pub enum trainmaster_reason_kind {
     HeldBack = 23,
     /// A reason of the engine, in `text`.
     Engine = 24,
+    /// No domain of the topology that the job requires could hold it: its smallest shape needs `needed` of `resource`,
+    /// and the largest domain has `available`.
+    NoDomain = 25,
 }
 
 /// A reason. Its kind determines the other fields. Unused fields are 0 or empty.
@@ -126,6 +129,7 @@ pub(crate) fn kind(kind: ReasonKind) -> u32 {
         ReasonKind::OutOfReach => C::OutOfReach,
         ReasonKind::HeldBack => C::HeldBack,
         ReasonKind::Engine => C::Engine,
+        ReasonKind::NoDomain => C::NoDomain,
     }) as u32
 }
 
@@ -158,6 +162,10 @@ pub(crate) fn view(state: &State, reason: &Reason, keep: &mut Keep) -> trainmast
         Reason::NeverFits { resource, needed, largest, server, .. }
         | Reason::NoRoom { resource, needed, largest, server, .. } => {
             named(Some(*resource), *server);
+            (view.needed, view.available) = (*needed, *largest);
+        }
+        Reason::NoDomain { resource, needed, largest, .. } => {
+            named(Some(*resource), None);
             (view.needed, view.available) = (*needed, *largest);
         }
         Reason::Exhausted { resource, needed, left, limit, .. } => {

@@ -10,6 +10,8 @@
 //! The digests on the standard error stream show whether two builds decide the same.
 //!
 //! `cargo bench -p trainmaster-core --bench round` prints the table; `-- --scale 1 --repeat 9` runs one size.
+//! `--with types`, `racks` or `in-racks`: the scheduler also chooses each job's type of GPU or its rack, or the servers
+//! are in racks for which no job asks; the plain algorithm ignores both.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
 
 #[path = "../common/mod.rs"]
@@ -21,15 +23,18 @@ use std::{env, process::Command};
 
 use common::{Clock, median};
 use trainmaster_core::{Budget, Decision, Scheduler, Verdict};
-use workload::Workload;
+use workload::{Kind, Workload};
 
 fn main() {
     let args: Vec<String> = env::args().collect();
     let value =
         |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)?.parse::<f64>().ok());
     let repeat = value("--repeat").map_or(7, |repeat| repeat as usize);
+    let given = args.iter().position(|arg| arg == "--with").and_then(|at| args.get(at + 1));
+    let kind = Kind::ALL.into_iter().find(|(name, _)| given.is_some_and(|given| given == name));
+    let kind = kind.map_or(Kind::Plain, |(_, kind)| kind);
     match value("--scale") {
-        Some(scale) => measure(scale, repeat),
+        Some(scale) => measure(scale, repeat, kind),
         None => {
             println!(
                 "| jobs | tasks | servers | round | total ms | prepare | engine | guard | commit (delta, journal, \
@@ -37,9 +42,11 @@ fn main() {
             );
             println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
             // One process per size, so that each has its own peak memory.
-            for scale in ["0.1", "1", "5"] {
+            let sizes = ["0.1", "1", "5"].map(|scale| (scale, "plain"));
+            for (scale, kind) in sizes.into_iter().chain(["types", "in-racks", "racks"].map(|kind| ("1", kind))) {
                 let program = env::current_exe().expect("this program has a path");
-                let run = Command::new(program).args(["--scale", scale, "--repeat", &repeat.to_string()]).status();
+                let args = ["--scale", scale, "--with", kind, "--repeat", &repeat.to_string()];
+                let run = Command::new(program).args(args).status();
                 assert!(run.is_ok_and(|status| status.success()), "the run at scale {scale} failed");
             }
         }
@@ -79,8 +86,8 @@ fn round(scheduler: &mut Scheduler, at: trainmaster_core::Time) -> (Parts, Decis
     (Parts { prepare, engine: run - guard, guard, commit }, decision, record)
 }
 
-fn measure(scale: f64, repeat: usize) {
-    let workload = Workload::new(scale);
+fn measure(scale: f64, repeat: usize, kind: Kind) {
+    let workload = Workload::new(scale, kind);
     let (jobs, servers) = (workload.jobs, workload.servers);
     // Cold and plain rounds alternate, so that noise of the machine affects both.
     let (mut cold, mut plain, mut loads, mut fits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -108,16 +115,18 @@ fn measure(scale: f64, repeat: usize) {
         // more.
         let ours = tasks(decision);
         assert!(
-            placed <= ours && placed * 100 > ours * 97,
+            kind != Kind::Plain || (placed <= ours && placed * 100 > ours * 97),
             "the plain algorithm places {placed} tasks, the engine {ours}"
         );
     }
+    let (name, _) = Kind::ALL.into_iter().find(|(_, of)| *of == kind).expect("one of them");
+    let named = |round: &str| if kind == Kind::Plain { round.to_owned() } else { format!("{round}, {name}") };
     let (mut scheduler, decision, record) = last.expect("at least one run");
     let plain_ms = median(&plain);
     let digest =
         |scheduler: &Scheduler| scheduler.digest()[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let cold_digest = digest(&scheduler);
-    row(jobs, tasks(&decision), servers, "cold", &cold, decision.changes.len(), record, plain_ms);
+    row(jobs, tasks(&decision), servers, &named("cold"), &cold, decision.changes.len(), record, plain_ms);
 
     workload.observe_all(&mut scheduler);
     let (mut steady, mut changes, mut record) = (Vec::new(), 0, 0);
@@ -129,7 +138,7 @@ fn measure(scale: f64, repeat: usize) {
         steady.push(parts);
         (changes, record) = (decision.changes.len(), bytes);
     }
-    row(jobs, tasks(&decision), servers, "steady", &steady, changes, record, plain_ms);
+    row(jobs, tasks(&decision), servers, &named("steady"), &steady, changes, record, plain_ms);
     eprintln!(
         "  {jobs} jobs: loading the state took {:.0} ms, fitting all of them {:.0} ms; decisions {cold_digest}, {}",
         median(&loads),

@@ -4,12 +4,31 @@ use std::collections::BTreeMap;
 
 use trainmaster_core::{
     End, Event, JobSpec, ObservedSlot, Phase, Scheduler, ServerSpec, Settings, Time, job::ProfiledSpeed,
-    settings::Stability,
+    settings::Stability, topology::Topology,
 };
 
 pub(crate) struct Workload {
     pub(crate) jobs: u32,
     pub(crate) servers: u32,
+    pub(crate) kind: Kind,
+}
+
+/// What the scheduler has to choose for each job beside its shape and place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing.
+    Plain,
+    /// One of three types of GPU.
+    Types,
+    /// A rack of 80 servers, which the job requires.
+    Racks,
+    /// Nothing, on servers in racks.
+    InRacks,
+}
+
+impl Kind {
+    pub(crate) const ALL: [(&str, Self); 4] =
+        [("plain", Self::Plain), ("types", Self::Types), ("racks", Self::Racks), ("in-racks", Self::InRacks)];
 }
 
 /// SplitMix64.
@@ -34,8 +53,8 @@ impl Draws {
 }
 
 impl Workload {
-    pub(crate) fn new(scale: f64) -> Self {
-        Self { jobs: (4000.0 * scale) as u32, servers: (16_000.0 * scale) as u32 }
+    pub(crate) fn new(scale: f64, kind: Kind) -> Self {
+        Self { jobs: (4000.0 * scale) as u32, servers: (16_000.0 * scale) as u32, kind }
     }
 
     pub(crate) fn time(&self, seconds: i64) -> Time {
@@ -55,10 +74,16 @@ impl Workload {
             let size = i64::from(number % 3) + 2;
             let gpus = if number % 8 < 5 { 4 } else { 0 };
             let capacity = [("cpu", 16_000 * size), ("memory", 65_536 * size), ("bandwidth", 5000 * size)];
+            let typed = self.kind == Kind::Types;
+            let device = if typed { ["gpu:a100", "gpu:h100", "gpu:v100"][number as usize / 8 % 3] } else { "gpu" };
+            let path = [("block", number / 1600), ("rack", number / 80)];
+            let is_placed = matches!(self.kind, Kind::Racks | Kind::InRacks);
+            let path = path.into_iter().filter(|_| is_placed);
             let server = ServerSpec {
                 name: format!("node{number}"),
                 capacity: capacity.map(|(name, value)| (name.to_owned(), value)).into(),
-                devices: vec!["gpu".into(); gpus],
+                devices: vec![device.into(); gpus],
+                labels: path.map(|(level, at)| (level.to_owned(), format!("{level}{at}"))).collect(),
                 ..ServerSpec::default()
             };
             scheduler.apply(self.time(0), Event::ServerSet { manager: "bench".into(), server }).expect("a good server");
@@ -74,6 +99,9 @@ impl Workload {
     fn submit(&self, scheduler: &mut Scheduler, at: Time, number: u32) {
         let mut draws = Draws(u64::from(number));
         let mut spec = JobSpec::minimal(&format!("job{number}"));
+        if self.kind == Kind::Racks {
+            spec.labels.insert(Topology::REQUIRE.into(), "rack".into());
+        }
         let asynchronous = number % 2 == 1;
         spec.mode = if asynchronous { trainmaster_core::TrainingMode::Async } else { spec.mode };
         let demand = |gpu: i64, cpu: u64, gib: u64, mbit: u64| {

@@ -15,6 +15,7 @@ use crate::{
     resources::CPU,
     shape::{Role, Shape},
     state::{Change, State},
+    topology::Domain,
 };
 
 /// Free room of all servers under the plan of the current round, and the order of the servers.
@@ -168,7 +169,7 @@ impl Board {
             let own = own.filter(|(id, count)| holds(**id, more(count)));
             let own = own.min_by_key(|(id, count)| (count.workers, **id)).map(|(id, _)| *id);
             let freest = || {
-                let mut others = self.free.freest(&self.room, &job.worker.amounts);
+                let mut others = self.free.freest(&self.room, job.domain.as_deref(), &job.worker.amounts);
                 others.find(|id| !counts.contains_key(id) && holds(*id, Shape { workers: 1, servers: 0 }))
             };
             let Some(id) = own.or_else(freest) else { return Ok(None) };
@@ -213,7 +214,7 @@ impl Board {
                     && closed.binary_search(id).is_err()
                     && self.room.holds(*id, job, need, 1, 0)
             };
-            let found = self.free.freest(&self.room, need).find(takes);
+            let found = self.free.freest(&self.room, job.domain.as_deref(), need).find(takes);
             let spent = budget.spend(visited);
             // The freest server takes as many as it can.
             let before = new.len();
@@ -282,12 +283,12 @@ impl Board {
 }
 
 /// The largest free amount of each resource on one server that a job can use. It is computed once per round for each
-/// role and set of labels. O(servers) each.
+/// role, set of labels and domain. O(servers of the domain) each.
 #[derive(Default)]
 pub(crate) struct Largest<'a>(BTreeMap<Wanted<'a>, (i64, Option<ServerId>)>);
 
-/// Labels, role and resource.
-type Wanted<'a> = (&'a BTreeMap<String, String>, Role, ResourceId);
+/// Labels, domain, role and resource.
+type Wanted<'a> = (&'a BTreeMap<String, String>, Option<&'a Domain>, Role, ResourceId);
 
 impl<'a> Largest<'a> {
     fn of(
@@ -298,10 +299,11 @@ impl<'a> Largest<'a> {
         role: Role,
         resource: ResourceId,
     ) -> (i64, Option<ServerId>) {
-        *self.0.entry((&job.spec.labels, role, resource)).or_insert_with(|| {
+        *self.0.entry((&job.spec.labels, job.domain.as_deref(), role, resource)).or_insert_with(|| {
             let takes = |id: &ServerId| room.accepts(state, *id, job) && state.server(*id).hosts.takes(role);
-            let servers = (0..room.len() as u32).map(ServerId).filter(takes);
-            let best = servers.map(|id| (room.free(id)[resource], Reverse(id))).max();
+            let near = job.domain.iter().flat_map(|domain| domain.servers.iter().copied());
+            let all = (0..if job.domain.is_none() { room.len() as u32 } else { 0 }).map(ServerId);
+            let best = near.chain(all).filter(takes).map(|id| (room.free(id)[resource], Reverse(id))).max();
             best.map_or((0, None), |(free, id)| (free.max(0), Some(id.0)))
         })
     }

@@ -71,7 +71,7 @@ impl Placing {
 pub(crate) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
     |board, job, role| {
         let need = &job.demand(role).amounts;
-        board.free.freest(&board.room, need).find(|id| holds(state, board, *id, job, role))
+        board.free.freest(&board.room, job.domain.as_deref(), need).find(|id| holds(state, board, *id, job, role))
     }
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn freest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<Ser
 pub(crate) fn fullest(state: &State) -> impl Fn(&Board, &Job, Role) -> Option<ServerId> + '_ {
     |board, job, role| {
         let need = &job.demand(role).amounts;
-        board.free.fullest(&board.room, need).find(|id| holds(state, board, *id, job, role))
+        board.free.fullest(&board.room, job.domain.as_deref(), need).find(|id| holds(state, board, *id, job, role))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::{
     shape::{Role, Shape},
     state::{Keeps, Mandate, State},
     time::{Span, Time},
+    topology::Topology,
 };
 
 /// The explanation of one job at a point in time.
@@ -180,6 +181,9 @@ fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     if let Some(text) = gpu_types(state, job) {
         add(Topic::Bounds, false, text);
     }
+    if let Some(text) = topology(state, job) {
+        add(Topic::Bounds, false, text);
+    }
     if let (Mandate::Pinned(kept), Some(rule)) = (state.mandate(job), state.stability(job)) {
         add(Topic::Stability, false, keeps(state, job, kept.shape(), rule));
     }
@@ -199,6 +203,23 @@ fn gpu_types(state: &State, job: &Job) -> Option<String> {
     });
     let options = options.collect::<Vec<_>>().join(", ");
     Some(format!("all its workers get {now}, chosen while it has no slots, of: {options}"))
+}
+
+/// The domain that the job is kept in, and the one that it asks for.
+fn topology(state: &State, job: &Job) -> Option<String> {
+    let topology = Topology::of(&job.spec.labels);
+    let asks = match topology {
+        Topology { require: Some(level), .. } => format!("it requires one {level}"),
+        Topology { prefer: Some(level), .. } => format!("it prefers one {level}"),
+        _ => return None,
+    };
+    let Some((domain, scarce, free)) = state.domain_room(job) else {
+        return Some(format!("its slots may be on any servers: {asks}, and none has room for its requested shape"));
+    };
+    let (types, needed) = (&state.resources, job.total(job.spec.requested())[scarce]);
+    let (free, needed, name) = (types.format(scarce, free), types.format(scarce, needed), types.name(scarce));
+    let place = &domain.name;
+    Some(format!("its slots may only be in {place}: {asks}; {free} {name} are free there, {needed} are requested"))
 }
 
 /// The stability rule that pins a job, and its end.

@@ -19,9 +19,7 @@ impl Reason {
         match self {
             Self::NoRoom { shape, role, resource, needed, .. } => {
                 let free = |server: &Arc<Server>| server.usable()[*resource] - server.planned.amounts[*resource];
-                let servers = state
-                    .present_servers()
-                    .filter(|server| server.accepts(&job.spec.labels) && server.hosts.takes(*role));
+                let servers = state.present_servers().filter(|server| server.admits(job) && server.hosts.takes(*role));
                 let best = servers.map(|server| (free(server), Reverse(server.id))).max();
                 let (largest, server) = best.map_or((0, None), |(free, id)| (free.max(0), Some(id.0)));
                 Self::NoRoom { shape: *shape, role: *role, resource: *resource, needed: *needed, largest, server }
@@ -79,6 +77,15 @@ impl Reason {
                 state.server_name(*server)
             ),
             Self::NeverFits { role, .. } => format!("no server matches the labels that a {role} asks for"),
+            Self::NoDomain { level, domain, .. } if domain.is_empty() => {
+                format!("all slots must be in one {level}, but no server with the job's labels has a label {level}")
+            }
+            Self::NoDomain { level, resource, needed, largest, domain } => format!(
+                "all slots must be in one {level}, and the smallest shape needs {}; the largest {level} has {} \
+                 ({domain})",
+                amount(*resource, *needed),
+                types.format(*resource, *largest)
+            ),
             Self::NoRoom { shape, role, resource, needed, largest, server } if largest < needed => format!(
                 "{shape} has no room: a {role} needs {} on one server; the largest free is {} ({})",
                 amount(*resource, *needed),

@@ -13,10 +13,11 @@ use super::{
 use crate::{
     decision::Verdict,
     fit::SpeedModel,
-    ids::{JobId, QueueId, ResourceId, TenantId},
+    ids::{JobId, QueueId, ResourceId, ServerId, TenantId},
     resources::{Amounts, GPU, ResourceTypes, is_gpu},
     shape::{Role, Shape},
     time::{Span, Time},
+    topology::Domain,
 };
 
 /// The demand of one slot, over interned resource types.
@@ -105,6 +106,10 @@ pub struct Job {
     pub seen: Seen,
     /// Reported progress, and the fits and predictions from it.
     pub learnt: Learnt,
+    /// The servers that it may be on, if it asks for closeness
+    /// ([`Topology`](crate::topology::Topology)). A snapshot of a journal has it apart.
+    #[serde(skip)]
+    pub domain: Option<Arc<Domain>>,
 }
 
 impl Job {
@@ -124,6 +129,12 @@ impl Job {
             Role::Worker => &self.worker,
             Role::Server => &self.server,
         }
+    }
+
+    /// Whether a server is in the job's domain, if it has one. O(log servers of the domain).
+    #[inline]
+    pub fn is_near(&self, server: ServerId) -> bool {
+        self.domain.as_ref().is_none_or(|domain| domain.has(server))
     }
 
     /// Whether the owner allows the scheduler to end the job when further training would gain nothing.

@@ -15,6 +15,7 @@ use crate::{
     forms,
     text::{read_toml, shown},
     time::Span,
+    topology::Topology,
 };
 
 /// Maximum size of a job file in bytes. Handwritten files have about a hundredth of it.
@@ -72,6 +73,8 @@ struct File {
     partitions: Option<Partitions>,
     #[serde(default)]
     constraints: Constraints,
+    #[serde(default)]
+    topology: Closeness,
     #[serde(default, with = "forms::optional_span")]
     time_limit: Option<Span>,
     #[serde(default, with = "forms::optional_span")]
@@ -108,6 +111,27 @@ struct Constraints {
     labels: BTreeMap<String, String>,
 }
 
+/// The job's [`Topology`], as the file has it.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Closeness {
+    require: Option<String>,
+    prefer: Option<String>,
+}
+
+impl Closeness {
+    /// Adds its labels, which are a job's only form outside of files.
+    fn add_to(self, labels: &mut BTreeMap<String, String>) -> Result<(), JobSpecError> {
+        let levels = [(Topology::REQUIRE, self.require), (Topology::PREFER, self.prefer)];
+        for (label, level) in levels.into_iter().filter_map(|(label, level)| Some((label, level?))) {
+            if labels.insert(label.into(), level).is_some() {
+                return Err(wrong(label, "stands in constraints.labels, too; leave one of them out"));
+            }
+        }
+        Ok(())
+    }
+}
+
 pub(super) fn parse(text: &str) -> Result<JobSpec, JobFileError> {
     build(read_toml(text, LONGEST_FILE).map_err(|error| JobFileError::Syntax(error.to_string()))?)
 }
@@ -140,6 +164,8 @@ fn value_at(table: &Table, key: &str) -> Option<String> {
 }
 
 fn build(file: File) -> Result<JobSpec, JobFileError> {
+    let mut labels = file.constraints.labels;
+    file.topology.add_to(&mut labels)?;
     let spec = JobSpec {
         model: file.model.unwrap_or_else(|| file.name.clone()),
         name: file.name,
@@ -163,7 +189,7 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         urgency: file.urgency,
         partitions: file.partitions.map_or_else(Vec::new, Partitions::parts),
         dataset: file.dataset,
-        labels: file.constraints.labels,
+        labels,
         time_limit: file.time_limit,
         restart_cost: file.restart_cost,
         profile: file.profile,

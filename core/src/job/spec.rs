@@ -12,6 +12,7 @@ use crate::{
     shape::Shape,
     text::{is_unseen, shown},
     time::Span,
+    topology::{Level, Topology},
 };
 
 /// Which roles may be resized while the job runs.
@@ -234,7 +235,8 @@ pub struct JobSpec {
     /// trains part i mod K of replica i / K. So the job runs as requested (`resize = "fixed"`), with K workers per
     /// replica.
     pub partitions: Vec<Partition>,
-    /// Labels that a server must have.
+    /// Labels that a server must have. `topology.require` and `topology.prefer` say how close to each other the job's
+    /// slots must be ([`Topology`]).
     pub labels: BTreeMap<String, String>,
     /// Run time after which the job is stopped.
     pub time_limit: Option<Span>,
@@ -475,6 +477,12 @@ impl JobSpec {
                     "\"{}\" must be at most {most} bytes without control characters",
                     shown(text, most)
                 ));
+            }
+        }
+        for label in [Topology::REQUIRE, Topology::PREFER] {
+            if let Some(Err(allowed)) = self.labels.get(label).map(|level| level.parse::<Level>()) {
+                let level = shown(&self.labels[label], LONGEST_LABEL_VALUE);
+                return Err(JobSpecError { key: label.into(), problem: format!("\"{level}\" {allowed}") });
             }
         }
         Ok(())

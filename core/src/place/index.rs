@@ -9,6 +9,7 @@ use crate::{
     place::room::Room,
     resources::Amounts,
     state::State,
+    topology::Domain,
 };
 
 /// The order of free room.
@@ -25,6 +26,9 @@ const BLOCK: usize = 128;
 
 /// Number of blocks in a group. A group without enough room is skipped at once.
 const GROUP: usize = 32;
+
+/// Maximum number of servers of a domain that are sorted for each search. Larger domains are filtered from all servers.
+const SMALL: usize = 256;
 
 /// Key of an absent server.
 const GONE: u64 = u64::MAX;
@@ -158,10 +162,18 @@ impl FreeIndex {
         &mut self.shelves[at]
     }
 
-    /// Servers whose free room covers `need`, freest first, within the room's [limit](Room::limit). The caller checks
-    /// draining and labels.
-    pub fn freest<'a>(&'a self, room: &'a Room, need: &'a Amounts) -> impl Iterator<Item = ServerId> + 'a {
-        self.freest_in(room, need, room.limited())
+    /// Servers of a domain, or of all, whose free room covers `need`, freest first, within the room's
+    /// [limit](Room::limit). The caller checks draining and labels. With a small domain O(its servers · their log).
+    pub fn freest<'a>(
+        &'a self,
+        room: &'a Room,
+        within: Option<&'a Domain>,
+        need: &'a Amounts,
+    ) -> impl Iterator<Item = ServerId> + 'a {
+        let mut near = self.near(room, within, need);
+        near.sort_unstable();
+        let all = walked(within).map(|is_near| self.freest_in(room, need, room.limited()).filter(is_near));
+        near.into_iter().map(|(_, server)| ServerId(server)).chain(all.into_iter().flatten())
     }
 
     /// The same for cloud servers (`true`), other servers (`false`), or all servers (`None`), regardless of the room's
@@ -178,10 +190,33 @@ impl FreeIndex {
     }
 
     /// The same, fullest first.
-    pub fn fullest<'a>(&'a self, room: &'a Room, need: &'a Amounts) -> impl Iterator<Item = ServerId> + 'a {
-        merged(self.having(need, room.limited()).map(|shelf| shelf.walk(need).rev().copied().map(Reverse)))
-            .map(|Reverse((_, server))| ServerId(server))
-            .filter(|server| need.fits(room.free(*server)))
+    pub fn fullest<'a>(
+        &'a self,
+        room: &'a Room,
+        within: Option<&'a Domain>,
+        need: &'a Amounts,
+    ) -> impl Iterator<Item = ServerId> + 'a {
+        let mut near = self.near(room, within, need);
+        near.sort_unstable_by_key(|entry| Reverse(*entry));
+        let all = walked(within).map(|is_near| {
+            merged(self.having(need, room.limited()).map(|shelf| shelf.walk(need).rev().copied().map(Reverse)))
+                .map(|Reverse((_, server))| ServerId(server))
+                .filter(|server| need.fits(room.free(*server)))
+                .filter(is_near)
+        });
+        near.into_iter().map(|(_, server)| ServerId(server)).chain(all.into_iter().flatten())
+    }
+
+    /// The present servers of a small domain whose free room covers `need`.
+    fn near(&self, room: &Room, within: Option<&Domain>, need: &Amounts) -> Vec<Entry> {
+        let small = within.filter(|domain| domain.servers.len() <= SMALL);
+        let servers = small.into_iter().flat_map(|domain| &domain.servers);
+        let entry = |id: &ServerId| Some((self.places.get(id.index())?.0, id.0));
+        let is_there = |(key, id): &Entry| {
+            let id = ServerId(*id);
+            *key != GONE && need.fits(room.free(id)) && room.limited().is_none_or(|cloud| cloud == room.is_cloud(id))
+        };
+        servers.filter_map(entry).filter(is_there).collect()
     }
 
     /// The shelves whose servers have free room of every needed type.
@@ -191,6 +226,12 @@ impl FreeIndex {
         let shelves = self.shelves.iter().filter(move |shelf| needed & !shelf.types == 0);
         shelves.filter(move |shelf| zone.is_none_or(|zone| shelf.types & CLOUD == zone))
     }
+}
+
+/// Which servers are in a domain, if a walk of all has to tell: there is none, or it is large.
+fn walked(within: Option<&Domain>) -> Option<impl Fn(&ServerId) -> bool + '_> {
+    let is_small = within.is_some_and(|domain| domain.servers.len() <= SMALL);
+    (!is_small).then_some(move |id: &ServerId| within.is_none_or(|domain| domain.has(*id)))
 }
 
 /// The bit of cloud servers.

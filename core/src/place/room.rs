@@ -133,10 +133,12 @@ impl Room {
         self.free.is_empty()
     }
 
-    /// Whether a server can take new slots of a job: it is present, isn't draining, and has the job's labels.
+    /// Whether a server can take new slots of a job: it is present, isn't draining, has the job's
+    /// labels, and is in its domain.
     #[inline]
     pub fn accepts(&self, state: &State, id: ServerId, job: &Job) -> bool {
         self.open[id.index()]
+            && job.is_near(id)
             && (job.spec.labels.is_empty() || state.server(id).matches(&job.spec.labels))
             && self.only.is_none_or(|cloud| self.cloud[id.index()] == cloud)
     }

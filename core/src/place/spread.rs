@@ -79,7 +79,7 @@ fn spread_over(
     let total = job.total(shape);
     let equal = state.settings.shape.equal_per_server;
     let mut candidates = index
-        .freest(room, &one)
+        .freest(room, job.domain.as_deref(), &one)
         .filter(|id| room.accepts(state, *id, job) && room.holds(*id, job, &one, w.min(1), p.min(1)))
         .filter(|id| allowed(*id));
     let mut first: Vec<ServerId> = Vec::new();

@@ -59,7 +59,8 @@ impl Scheduler {
 
     /// Opens a ticket with a consistent copy of the state for the engine. Takes microseconds, plus the time to cut what
     /// no longer fits, and O(jobs) if jobs can be stopped early. If there are types of GPU, O(jobs), plus O(servers)
-    /// for each different demand of waiting jobs with a choice (32 at most). Supersedes an open older ticket.
+    /// for each different demand of waiting jobs with a choice (8 at most). If jobs ask for closeness, O(servers),
+    /// and for each of them O(domains + servers of a domain). Supersedes an open older ticket.
     pub fn prepare(&mut self, at: Time) -> Ticket {
         let id = self.begin(at);
         self.record(|| Record::Prepared { at, ticket: id });
@@ -81,8 +82,11 @@ impl Scheduler {
         if self.state.mode == Mode::Shadow {
             self.state.adopt_observed();
         }
+        self.state.know_domains();
         self.state.choose_gpu_types();
         self.state.settle(&[]);
+        // What was just evicted may go elsewhere.
+        self.state.choose_domains();
         self.state.issue();
         let id = TicketId(self.next_ticket);
         self.next_ticket += 1;

@@ -164,6 +164,7 @@ impl Scheduler {
             digest: self.digest,
             decided_at: self.decided_at,
             wake_at: self.wake_at,
+            domains: self.state.saved_domains(),
         }
     }
 
@@ -181,6 +182,7 @@ impl Scheduler {
         scheduler.memo =
             scheduler.engine.read_memo(saved.memo_version, &saved.memo).unwrap_or_else(|| scheduler.engine.new_memo());
         scheduler.state = saved.state;
+        scheduler.state.restore_domains(saved.domains);
         scheduler.next_ticket = saved.next_ticket;
         scheduler.digest = saved.digest;
         scheduler.decided_at = saved.decided_at;

@@ -60,6 +60,7 @@ impl Scheduler {
         let same = settings.engine == self.state.settings.engine;
         let mut state = self.state.clone();
         state.settle(&[]);
+        state.choose_domains();
         Ok(Ticket {
             id: TicketId(0),
             changes: state.changes.list().clone(),
@@ -99,6 +100,7 @@ impl Scheduler {
             return Ok(None);
         }
         state.settle(&[]);
+        state.choose_domains();
         let ticket = Ticket {
             id: TicketId(0),
             changes: state.changes.list().clone(),

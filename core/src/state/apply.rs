@@ -21,6 +21,7 @@ use crate::{
     settings::{Mode, Settings},
     text::shown,
     time::{Span, Time},
+    topology::Topology,
 };
 
 /// Maximum wait after a refusal. The doubling ends here.
@@ -156,6 +157,9 @@ impl State {
         let resources = Arc::make_mut(&mut self.resources);
         let worker = Demand::new(&spec.worker.demand, resources);
         let server = spec.server.as_ref().map(|role| Demand::new(&role.demand, resources)).unwrap_or_default();
+        if !Topology::of(&spec.labels).is_none() {
+            self.domains = Some(self.domains());
+        }
         let worker = self.first_type(spec, worker, &server);
         if let Some(reason) = self.hopeless(spec, &worker, &server) {
             let mut text = reason.describe(self);
@@ -191,6 +195,7 @@ impl State {
             issued: Issued::nothing(self.now),
             seen: Seen::default(),
             learnt: Learnt::nothing(speeds, spec.restart_cost.unwrap_or_default()),
+            domain: None,
             spec: Arc::new(spec.clone()),
         };
         // A further job of a model starts from the model's known speeds.
@@ -207,6 +212,9 @@ impl State {
             }
         }
         self.jobs.insert(id, Arc::new(job));
+        if !Topology::of(&spec.labels).is_none() {
+            self.near.insert(id);
+        }
         self.pending.revised.insert(id);
         self.outbox.unsent.insert(id);
         self.note(Change::Job(id));
@@ -217,6 +225,7 @@ impl State {
         let job = self.jobs.get(&id).cloned().ok_or(EventError::UnknownJob(id))?;
         self.set_verdict(id, Verdict::Stop(if end == End::Cancelled { Reason::Cancelled } else { Reason::Finished }));
         self.jobs.remove(&id);
+        self.near.remove(&id);
         self.directory.job_names.remove(job.spec.name.as_str());
         self.pending.revised.remove(&id);
         self.pending.unissued.remove(&id);

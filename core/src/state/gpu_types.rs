@@ -9,7 +9,10 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
-use super::{Account, Change, Mandate, State};
+use super::{
+    Account, Change, Mandate, State,
+    room::{MOST_SLOTS, free_devices, slots_for},
+};
 use crate::{
     decision::{Allocation, Slot, Verdict},
     fit::{TypeFactor, TypeSpeeds},
@@ -17,15 +20,12 @@ use crate::{
     job::{Demand, Job, JobSpec},
     reason::Reason,
     resources::{Amounts, GPU, GpuTypes},
-    server::Server,
     shape::Role,
 };
 
 /// Maximum number of different demands for which all servers are searched before one decision. If there are more, they
-/// take turns.
-const MOST_SEARCHES: usize = 32;
-/// Workers beyond this number needn't be counted: no job has more.
-const MOST_WORKERS: i64 = 10_000;
+/// take turns, and the cluster's totals decide for the others.
+const MOST_SEARCHES: usize = 8;
 
 /// What decides on which servers a worker has room.
 type Asked<'a> = (&'a BTreeMap<String, String>, &'a BTreeMap<String, i64>);
@@ -141,12 +141,13 @@ impl State {
         let mut free = self.unplanned();
         let mut left = free.clone();
         for job in choosing {
-            // Without a search, it keeps its type until its turn comes.
-            let Some(room) = room.get(&(&job.spec.labels, &job.spec.worker.demand)) else { continue };
+            let room = room.get(&(&job.spec.labels, &job.spec.worker.demand));
             let Some((now, milli)) = job.worker.devices else { continue };
             let (least, requested) = (job.spec.bounds().least().workers, job.spec.requested().workers);
             let gpus = |workers: u32| i64::from(milli) * i64::from(workers);
-            let in_room = |kind: ResourceId| room.get(&kind).copied().unwrap_or_default();
+            // Without a search, the cluster's totals decide.
+            let unknown = Room { now: MOST_SLOTS, ever: MOST_SLOTS };
+            let in_room = |kind: ResourceId| room.map_or(unknown, |room| room.get(&kind).copied().unwrap_or_default());
             let mut kinds = self.in_order(job, &free, types.of(job.tenant));
             kinds.retain(|kind| in_room(*kind).ever >= i64::from(least) && self.allows(job, *kind, |_| 0));
             let has = |kind: ResourceId, workers: u32| {
@@ -161,6 +162,10 @@ impl State {
                 |a: &ResourceId, b: &ResourceId| spare(*b).total_cmp(&spare(*a)).then((*a != now).cmp(&(*b != now)));
             let chosen = with(requested).or_else(|| with(least)).or_else(|| kinds.iter().copied().min_by(by_claims));
             let Some(kind) = chosen else { continue };
+            let could = || self.hopeless(&job.spec, &job.worker.of_kind(kind), &job.server).is_none();
+            if room.is_none() && kind != now && !could() {
+                continue;
+            }
             left.add(kind, -gpus(requested));
             // What the last decision left waiting with this type, for lack of room or another reason, keeps none of its
             // room from others.
@@ -217,10 +222,10 @@ impl State {
             }
             for (kind, demand) in kinds.iter().zip(&demands).filter(|(kind, _)| server.capacity[**kind] > 0) {
                 let room = rooms.get_mut(kind).expect("one for each");
-                let ever = workers_for(demand, |resource| server.capacity[resource]);
+                let ever = slots_for(demand, |resource| server.capacity[resource]);
                 let free = |resource| server.reservable_of(resource) - server.planned.amounts[resource];
-                room.ever = (room.ever + ever).min(MOST_WORKERS);
-                room.now = (room.now + workers_for(demand, free).min(free_devices(server, demand))).min(MOST_WORKERS);
+                room.ever = (room.ever + ever).min(MOST_SLOTS);
+                room.now = (room.now + slots_for(demand, free).min(free_devices(server, demand))).min(MOST_SLOTS);
             }
         }
         rooms
@@ -333,25 +338,4 @@ impl State {
         self.moved += 1;
         self.note(Change::Job(id));
     }
-}
-
-/// Number of workers for which a server has the amounts.
-fn workers_for(demand: &Demand, has: impl Fn(ResourceId) -> i64) -> i64 {
-    let each = demand.amounts.iter().filter(|(_, need)| *need > 0);
-    each.map(|(resource, need)| has(resource).max(0) / need).min().unwrap_or(MOST_WORKERS)
-}
-
-/// Number of workers for which a server has free devices, if it names them.
-fn free_devices(server: &Server, demand: &Demand) -> i64 {
-    let Some((kind, milli)) = demand.devices.filter(|_| !server.devices.is_empty()) else { return MOST_WORKERS };
-    let used = |at: usize| {
-        let of = |devices: &[u16]| devices.get(at).copied().unwrap_or(0);
-        u32::from(of(&server.planned.devices)) + u32::from(of(&server.foreign.devices))
-    };
-    let suits = |at: &usize| kind == GPU || server.devices[*at] == kind;
-    let of_type = (0..server.devices.len()).filter(suits);
-    if milli < 1000 {
-        return of_type.map(|at| i64::from(1000_u32.saturating_sub(used(at)) / milli.max(1))).sum();
-    }
-    of_type.filter(|at| used(*at) == 0).count() as i64 / i64::from(milli / 1000)
 }

@@ -18,14 +18,16 @@ mod never_fits;
 mod note;
 mod pending;
 mod report;
+mod room;
 mod roster;
 mod servers;
 mod settle;
 mod sums;
+mod topology;
 
 use std::sync::Arc;
 
-use imbl::{OrdMap, Vector};
+use imbl::{OrdMap, OrdSet, Vector};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::charge::{idle, usage_by_server};
@@ -143,6 +145,12 @@ pub struct State {
     /// Counts changes of room, limits and plan. While it is unchanged, earlier checks of room are still valid.
     #[serde(skip)]
     pub(crate) moved: u64,
+    /// Active jobs that ask for closeness.
+    #[serde(skip)]
+    near: OrdSet<JobId>,
+    /// The domains of the servers. None after servers or their labels have changed.
+    #[serde(skip)]
+    domains: Option<Arc<topology::Domains>>,
 }
 
 impl Default for State {
@@ -170,6 +178,8 @@ impl Default for State {
             outbox: Outbox::default(),
             changes: Changes::default(),
             moved: 0,
+            near: OrdSet::new(),
+            domains: None,
         }
     }
 }

@@ -8,21 +8,42 @@ use crate::{
     resources::{Amounts, CPU},
     server::Server,
     shape::Role,
+    topology::Domain,
 };
 
 impl State {
     /// Why a job can't run on the present cluster, even alone and in its smallest shape. Either no server could hold
     /// one of its workers or parameter servers, or their total exceeds the capacity of the servers that would take
-    /// them, or the limit of its queue or tenant. `None` if it could run, or if there are no servers yet. O(servers)
-    /// for a job that can't run, and that for each GPU type that it may have. For others: as many servers as its
-    /// smallest shape needs.
+    /// them, or the limit of its queue or tenant, or no domain of the required level could hold them. `None` if it
+    /// could run, or if there are no servers yet. O(servers) for a job that can't run, and that for each GPU type that
+    /// it may have. For others: as many servers as its smallest shape needs.
     pub fn never_fits(&self, job: &Job) -> Option<Reason> {
         self.hopeless(&job.spec, &job.worker, &job.server).filter(|_| !self.fits_with_other_type(job))
     }
 
     /// The same for a job that isn't submitted yet.
     pub(super) fn hopeless(&self, spec: &JobSpec, worker: &Demand, server: &Demand) -> Option<Reason> {
-        self.present_servers().next()?;
+        let all = || self.present_servers().map(|server| &**server);
+        all().next()?;
+        let reason = self.hopeless_on(all, spec, worker, server);
+        reason.or_else(|| self.fits_no_domain(spec, worker, server))
+    }
+
+    /// Whether a job could run alone on the servers of a domain.
+    pub(super) fn fits_in(&self, spec: &JobSpec, worker: &Demand, server: &Demand, domain: &Domain) -> bool {
+        let servers = || domain.servers.iter().map(|id| &**self.server(*id)).filter(|server| server.present);
+        servers().next().is_some() && self.hopeless_on(servers, spec, worker, server).is_none()
+    }
+
+    /// Why a job couldn't run on these servers.
+    fn hopeless_on<'a, I: Iterator<Item = &'a Server>>(
+        &self,
+        servers: impl Fn() -> I,
+        spec: &JobSpec,
+        worker: &Demand,
+        server: &Demand,
+    ) -> Option<Reason> {
+        let servers = || servers().filter(|server| server.matches(&spec.labels));
         let least = spec.bounds().least();
         let mut both = Amounts::default();
         for (role, demand) in [(Role::Worker, worker), (Role::Server, server)] {
@@ -30,54 +51,44 @@ impl State {
             if count == 0 {
                 continue;
             }
-            let takes = |server: &Server| server.hosts.takes(role);
+            let takes = || servers().filter(|server| server.hosts.takes(role));
             let total = demand.amounts.times(count.into());
             both += &total;
-            let reason =
-                self.held_by_none(spec, role, &demand.amounts).or_else(|| self.beyond_all(spec, &total, takes));
+            let reason = held_by_none(takes(), role, &demand.amounts).or_else(|| beyond_all(takes(), &total));
             if reason.is_some() {
                 return reason;
             }
         }
-        self.beyond_all(spec, &both, |_| true).or_else(|| self.beyond_limits(spec, &both))
+        beyond_all(servers(), &both).or_else(|| self.beyond_limits(spec, &both))
     }
+}
 
-    fn matching<'a>(
-        &'a self,
-        spec: &'a JobSpec,
-        takes: impl Fn(&Server) -> bool + 'a,
-    ) -> impl Iterator<Item = &'a Server> + 'a {
-        let servers = self.present_servers().map(|server| &**server);
-        servers.filter(move |server| server.matches(&spec.labels) && takes(server))
-    }
-
-    /// Whether no server could hold one slot of a role, even if it were empty.
-    fn held_by_none(&self, spec: &JobSpec, role: Role, demand: &Amounts) -> Option<Reason> {
-        let mut best: Option<(ResourceId, i64, ServerId)> = None;
-        for server in self.matching(spec, |server| server.hosts.takes(role)) {
-            let resource = demand.first_excess(&server.capacity)?;
-            let has = server.capacity[resource];
-            if best.is_none_or(|(_, most, _)| has > most) {
-                best = Some((resource, has, server.id));
-            }
+/// Whether no server could hold one slot of a role, even if it were empty.
+fn held_by_none<'a>(servers: impl Iterator<Item = &'a Server>, role: Role, demand: &Amounts) -> Option<Reason> {
+    let mut best: Option<(ResourceId, i64, ServerId)> = None;
+    for server in servers {
+        let resource = demand.first_excess(&server.capacity)?;
+        let has = server.capacity[resource];
+        if best.is_none_or(|(_, most, _)| has > most) {
+            best = Some((resource, has, server.id));
         }
-        let (resource, largest, server) = match best {
-            Some((resource, largest, server)) => (resource, largest, Some(server)),
-            None => (CPU, 0, None),
-        };
-        Some(Reason::NeverFits { role, resource, needed: demand[resource], largest, server })
     }
+    let (resource, largest, server) = match best {
+        Some((resource, largest, server)) => (resource, largest, Some(server)),
+        None => (CPU, 0, None),
+    };
+    Some(Reason::NeverFits { role, resource, needed: demand[resource], largest, server })
+}
 
-    /// Whether the need exceeds the total of these servers.
-    fn beyond_all(&self, spec: &JobSpec, needed: &Amounts, takes: impl Fn(&Server) -> bool) -> Option<Reason> {
-        let mut all = Amounts::default();
-        for server in self.matching(spec, takes) {
-            all += &server.capacity;
-            // The first few servers are enough for nearly all jobs.
-            needed.first_excess(&all)?;
-        }
-        let resource = needed.first_excess(&all)?;
-        let (needed, limit) = (needed[resource], all[resource]);
-        Some(Reason::Exhausted { scope: Scope::Cluster, resource, needed, left: limit, limit })
+/// Whether the need exceeds the total of these servers.
+fn beyond_all<'a>(servers: impl Iterator<Item = &'a Server>, needed: &Amounts) -> Option<Reason> {
+    let mut all = Amounts::default();
+    for server in servers {
+        all += &server.capacity;
+        // The first few servers are enough for nearly all jobs.
+        needed.first_excess(&all)?;
     }
+    let resource = needed.first_excess(&all)?;
+    let (needed, limit) = (needed[resource], all[resource]);
+    Some(Reason::Exhausted { scope: Scope::Cluster, resource, needed, left: limit, limit })
 }

@@ -232,13 +232,18 @@ impl State {
 
     /// Changes a server's properties, and updates the cluster's totals.
     pub(super) fn change_server(&mut self, id: ServerId, change: impl FnOnce(&mut Server)) {
+        let place = |server: &Server| (server.present, server.labels.clone());
         let sums = |server: &Server| {
             (server.usable(), if server.present { server.capacity.clone() } else { Amounts::default() })
         };
         let (usable, capacity) = sums(self.server(id));
         self.usable -= &usable;
         self.capacity -= &capacity;
+        let before = place(self.server(id));
         change(self.server_mut(id));
+        if place(self.server(id)) != before {
+            self.domains = None;
+        }
         let (usable, capacity) = sums(self.server(id));
         self.usable += &usable;
         self.capacity += &capacity;

@@ -1,14 +1,17 @@
 //! Keeping the plan within capacity and limits: jobs that no longer fit return to their earlier plan, or wait.
 
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::{
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
+    sync::Arc,
+};
 
 use super::{Account, Change, State, usage_by_server};
 use crate::{
-    decision::{Allocation, Verdict},
+    decision::{Allocation, DeviceShare, Slot, Verdict},
     ids::{JobId, ResourceId, ServerId},
     job::{Job, Phase},
     reason::{Reason, Scope},
-    resources::Amounts,
+    resources::{Amounts, GPU},
     server::devices_match,
     time::Time,
 };
@@ -151,18 +154,21 @@ impl State {
     }
 
     /// Whether the slots that a verdict adds to a job's plan can still be placed: the server is present, isn't
-    /// draining, hosts the role, has the job's labels and has such devices. Slots that are already planned stay.
-    /// O(slots · log slots).
+    /// draining, hosts the role, has the job's labels and such devices, and is in its domain, whose labels are as they
+    /// were. Slots that are already planned stay. O(slots · log slots).
     pub(crate) fn takes_new_slots(&self, job: &Job, verdict: &Verdict) -> bool {
         let planned = job.verdict.allocation();
         verdict.allocation().is_none_or(|next| {
-            next.slots().iter().all(|slot| {
-                let server = self.server(slot.server);
-                planned.is_some_and(|planned| planned.has(slot))
-                    || (server.accepts(&job.spec.labels)
+            let is_new = |slot: &&Slot| planned.is_none_or(|planned| !planned.has(slot));
+            let mut new = next.slots().iter().filter(is_new).peekable();
+            let is_near = new.peek().is_none() || self.is_in_one_domain(job, next);
+            is_near
+                && new.all(|slot| {
+                    let server = self.server(slot.server);
+                    server.admits(job)
                         && server.hosts.takes(slot.role)
-                        && devices_match(&server.devices, job.demand(slot.role), &slot.devices))
-            })
+                        && devices_match(&server.devices, job.demand(slot.role), &slot.devices)
+                })
         })
     }
 
@@ -246,7 +252,7 @@ impl State {
             if job.held || matches!(job.verdict, Verdict::Stop(_)) {
                 continue;
             }
-            let runs = job.seen.allocation.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
+            let runs = self.adoptable(job);
             self.plan_as_it_is(id, runs.map_or(Verdict::Wait(Reason::NotConsidered), Verdict::Run));
         }
         self.pending.revised.clear();
@@ -270,7 +276,7 @@ impl State {
             let starting = !job.issued.revoked
                 && job.issued.allocation.is_some()
                 && job.issued.allocation.as_ref() == job.verdict.allocation();
-            let runs = job.seen.allocation.clone().filter(|seen| job.spec.bounds().hold(seen.shape()));
+            let runs = self.adoptable(job);
             match runs {
                 Some(seen) => {
                     let (now, decision) = (self.now, self.decision);
@@ -281,6 +287,19 @@ impl State {
                 None => self.plan_as_it_is(id, Verdict::Wait(Reason::NotConsidered)),
             }
         }
+    }
+
+    /// What the manager observes of a job, as far as it could be its plan: within its bounds, and on devices of its
+    /// kinds. (Devices can be exchanged under a running job.)
+    fn adoptable(&self, job: &Job) -> Option<Arc<Allocation>> {
+        let seen = job.seen.allocation.as_ref().filter(|seen| job.spec.bounds().hold(seen.shape()))?;
+        let suits = |slot: &Slot| {
+            let (kinds, wanted) = (&self.server(slot.server).devices, job.demand(slot.role).devices);
+            let kind = |share: &DeviceShare| kinds.get(usize::from(share.device)).copied();
+            let other = |kind: ResourceId| wanted.is_some_and(|(wanted, _)| wanted != GPU && wanted != kind);
+            !slot.devices.iter().filter_map(kind).any(other)
+        };
+        seen.slots().iter().all(suits).then(|| seen.clone())
     }
 
     fn plan_as_it_is(&mut self, id: JobId, verdict: Verdict) {

@@ -13,6 +13,7 @@ use trainmaster_core::{
     reason::ReasonKind,
     resources::{Amounts, BANDWIDTH, CPU, DISK, GPU, MEMORY},
     server::devices_match,
+    topology::{Level, Topology},
 };
 
 /// Issued and observed state before a step.
@@ -196,13 +197,28 @@ fn one_type_of_gpu(state: &State, job: &Job, allocation: &Allocation) {
 
 /// Slots that a commit adds are on servers that accept them now.
 pub fn new_slots_are_accepted(state: &State, job: &Job, old: Option<&Arc<Allocation>>, new: &Allocation) {
+    // Labels may have changed under a running job.
+    let was_in_one = old.is_none_or(|old| in_one_domain(state, job, old));
+    assert!(!was_in_one || in_one_domain(state, job, new), "{}: {new:?} isn't in one domain", job.id);
     for slot in new.slots().iter().filter(|slot| old.is_none_or(|old| !old.slots().contains(slot))) {
         let server = state.server(slot.server);
-        assert!(server.accepts(&job.spec.labels), "{} got {slot:?}, where {server:?} takes none of it", job.id);
+        assert!(server.admits(job), "{} got {slot:?}, where {server:?} takes none of it", job.id);
         assert!(server.hosts.takes(slot.role), "{}: {slot:?} isn't hosted there", job.id);
         let devices_match = devices_match(&server.devices, job.demand(slot.role), &slot.devices);
         assert!(devices_match, "{} got {slot:?}, other devices than it asks for", job.id);
     }
+}
+
+/// Whether all slots are in one domain of the level that the job requires.
+fn in_one_domain(state: &State, job: &Job, allocation: &Allocation) -> bool {
+    let Some(required) = Topology::of(&job.spec.labels).require else { return true };
+    let path = |slot: &Slot| -> Vec<Option<&str>> {
+        let server = state.server(slot.server);
+        let label = |level: Level| if level == Level::Server { Some(&*server.name) } else { server.label(level) };
+        Level::ALL.into_iter().filter(|level| *level <= required).map(label).collect()
+    };
+    let paths: BTreeSet<_> = allocation.slots().iter().map(path).collect();
+    paths.len() == 1 && paths.iter().all(|path| path.last().is_some_and(Option::is_some))
 }
 
 /// Separate roles don't share a server.

@@ -8,6 +8,7 @@ use trainmaster_core::{
     engine::{DefaultValue, Entry},
     job::{Dataset, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice, Utility, UtilityKind},
     settings::{Parameter, ShapeRules, Stability},
+    topology::Topology,
 };
 
 use super::build::{amounts, role};
@@ -102,9 +103,10 @@ pub fn server(at: usize) -> impl Strategy<Value = ServerSpec> {
         4 => vec(select(vec!["gpu", "gpu:a100", "gpu:v100"]), 1..=4).prop_map(|kinds| (kinds, 0)),
     ];
     let hosts = select(vec![None, None, None, Some("workers"), Some("servers")]);
-    let data = (select(vec![None, Some("upload"), Some("upload.near")]), select(vec![None, None, Some("16MiB")]));
+    let path = (select(vec![None, Some("b1"), Some("b2")]), select(vec![None, Some("r1"), Some("r1"), Some("r2")]));
+    let data = (select(vec![None, Some("upload"), Some("upload.near")]), select(vec![None, None, Some("16MiB")]), path);
     (devices, 2_i64..=16, 4_i64..=64, 0..5_usize, hosts, prop::bool::weighted(0.1), data).prop_map(
-        move |((kinds, gpus), cpus, gib, zone, hosts, draining, (upload, storage))| {
+        move |((kinds, gpus), cpus, gib, zone, hosts, draining, (upload, storage, (block, rack)))| {
             let mut capacity = amounts(&[("cpu", cpus * 1000), ("memory", gib * 1024), ("bandwidth", 10_000)]);
             if gpus > 0 {
                 capacity.insert("gpu".into(), gpus * 1000);
@@ -113,11 +115,13 @@ pub fn server(at: usize) -> impl Strategy<Value = ServerSpec> {
             let hosts = hosts.map(|hosts| ("hosts".to_owned(), hosts.to_owned()));
             let upload = upload.map(|label| (label.to_owned(), "40s".to_owned()));
             let storage = storage.map(|storage| ("storage".to_owned(), storage.to_owned()));
+            let block = block.map(|block| ("block".to_owned(), block.to_owned()));
+            let rack = rack.map(|rack| ("rack".to_owned(), rack.to_owned()));
             ServerSpec {
                 name: format!("s{at}"),
                 capacity,
                 devices: kinds.into_iter().map(str::to_owned).collect(),
-                labels: zone.into_iter().chain(hosts).chain(upload).chain(storage).collect(),
+                labels: zone.into_iter().chain(hosts).chain(upload).chain(storage).chain(block).chain(rack).collect(),
                 draining,
             }
         },
@@ -136,7 +140,10 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
         select(vec![500_i64, 1000, 2000, 4000]),
         0..=6_i64,
     );
-    let who = (0..3_usize, 0..3_usize, -1..=1_i32, select(vec![None, None, None, Some("a"), Some("b"), Some("x")]));
+    let near = [None, None, None, Some(Topology::REQUIRE), Some(Topology::PREFER)];
+    let near = (select(near.to_vec()), select(vec!["zone", "block", "rack", "rack", "server"]));
+    let zone = select(vec![None, None, None, Some("a"), Some("b"), Some("x")]);
+    let who = (0..3_usize, 0..3_usize, -1..=1_i32, zone, near);
     let how = (
         select(vec![TrainingMode::Sync, TrainingMode::Sync, TrainingMode::Async, TrainingMode::AllReduce]),
         select(vec![Resize::Any, Resize::Any, Resize::Workers, Resize::Fixed]),
@@ -171,7 +178,9 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
         }
         let of = |(min, extra, requested): (u32, u32, u32)| (min, min + extra, min + requested.min(extra));
         let ((wmin, wmax, wreq), (pmin, pmax, preq)) = (of(w), of(p));
-        let (tenant, queue, priority, zone) = who;
+        let (tenant, queue, priority, zone, (near, level)) = who;
+        let zone = zone.map(|zone| ("zone".to_owned(), zone.to_owned()));
+        let near = near.map(|label| (label.to_owned(), level.to_owned()));
         let (mode, resize, limit, restart, profiled, apart) = how;
         let ps = mode != TrainingMode::AllReduce;
         let mut worker = role(&[], wmin, wmax, wreq);
@@ -193,7 +202,7 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
             worker,
             server: ps.then(|| role(&[("cpu", cpu), ("memory", 1024)], pmin, pmax, preq)),
             separate_roles: ps && apart,
-            labels: zone.map(|zone| ("zone".to_owned(), zone.to_owned())).into_iter().collect(),
+            labels: zone.into_iter().chain(near).collect(),
             utility: kind_of_utility.map(|kind| Utility {
                 value,
                 decay,

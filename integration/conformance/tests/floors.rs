@@ -20,6 +20,7 @@ const LARGEST_CIRCLE: usize = 3;
 /// The top-level modules of the core, from the ground up: each imports only from those before it.
 const CORE: &[&str] = &[
     "ids",
+    "topology",
     "time",
     "shape",
     "amount",

@@ -244,7 +244,7 @@ impl Placing<'_> {
             let again = own.iter().position(|(slot, id)| *slot == role && suits(*id, &left));
             let picked = match again {
                 Some(at) => own.swap_remove(at).1,
-                None => board.free.fullest(&board.room, need).find(|id| suits(*id, &left))?,
+                None => board.free.fullest(&board.room, job.domain.as_deref(), need).find(|id| suits(*id, &left))?,
             };
             let left = &mut left[pools.find(picked)?];
             match role {

@@ -12,6 +12,7 @@ use crate::{
     shape::{Role, Shape},
     solver::{Limit, Model, Variable},
     state::State,
+    topology::Domain,
 };
 
 const ROLES: [Role; 2] = [Role::Worker, Role::Server];
@@ -149,8 +150,10 @@ impl Program<'_> {
         fitting.clamp(0, most) as u32
     }
 
-    fn accepts(&self, job: &Job, pool: &Pool) -> bool {
-        self.state.server(pool.first).accepts(&job.spec.labels)
+    /// Whether a pool has servers for a job.
+    fn accepts(&self, job: &Job, at: usize, pool: &Pool) -> bool {
+        let is_near = |domain: &Arc<Domain>| domain.servers.iter().any(|id| self.pools.find(*id) == Some(at));
+        self.state.server(pool.first).accepts(&job.spec.labels) && job.domain.as_ref().is_none_or(is_near)
     }
 
     /// The current plan, with waiting jobs in their fair or smallest shapes by first fit.
@@ -172,7 +175,7 @@ impl Program<'_> {
             let mut tried = free.clone();
             for role in ROLES {
                 let mut left = shape.count(role);
-                for (at, pool) in pools.iter().enumerate().filter(|(_, pool)| self.accepts(job, pool)) {
+                for (at, pool) in pools.iter().enumerate().filter(|(at, pool)| self.accepts(job, *at, pool)) {
                     let most = self.most(job, role, pool);
                     let mut here = 0;
                     while left > 0 && here < most && job.demand(role).amounts.fits(&tried[at]) {
@@ -255,7 +258,7 @@ impl Program<'_> {
             let mut cells: Cells = Vec::new();
             for (at, pool) in self.pools.pools.iter().enumerate() {
                 let now = candidate.now.as_ref().map_or(Shape::default(), |now| now[at]);
-                let open = self.accepts(job, pool);
+                let open = self.accepts(job, at, pool);
                 cells.push(ROLES.map(|role| {
                     let now = now.count(role);
                     let most = if open { self.most(job, role, pool).max(now) } else { now };

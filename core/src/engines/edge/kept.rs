@@ -1,7 +1,7 @@
 //! GPUs on servers where an idle slot keeps its GPU ([`Place::keeps_gpus`](crate::server::Place::keeps_gpus)). Jobs
 //! can't take turns there, so such a GPU has chunks of one job until that ends.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::memo::{Memo, Worker};
 use crate::{
@@ -10,6 +10,7 @@ use crate::{
     resources::{Amounts, GPU},
     shape::Role,
     state::{Mandate, State},
+    topology::Domain,
 };
 
 /// The workers of one round on such servers.
@@ -23,12 +24,12 @@ pub(super) struct Kept {
     unmet: BTreeMap<Needs, usize>,
 }
 
-/// Demand of a worker, labels, and the size of a chunk. Jobs with the same needs have the same candidates.
-type Needs = (Amounts, BTreeMap<String, String>, i64);
+/// Demand of a worker, labels, domain, and the size of a chunk. Jobs with the same needs have the same candidates.
+type Needs = (Amounts, BTreeMap<String, String>, Option<Arc<Domain>>, i64);
 
 fn needs(job: &Job) -> Needs {
     let size = job.spec.dataset.as_ref().map_or(0, |data| data.chunk_size);
-    (job.worker.amounts.clone(), job.spec.labels.clone(), size)
+    (job.worker.amounts.clone(), job.spec.labels.clone(), job.domain.clone(), size)
 }
 
 impl Kept {

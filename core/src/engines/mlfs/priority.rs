@@ -14,6 +14,7 @@ use crate::{
     shape::Shape,
     state::{Change, Mandate, State},
     time::{Span, Time},
+    topology::Domain,
 };
 
 /// Limit of a sum over the graph, which grows as (γ · out-degree) to the depth.
@@ -37,6 +38,8 @@ pub(super) struct Known {
     pub(super) class: u32,
     /// The chosen type of GPU, on which class and total depend.
     kind: Option<ResourceId>,
+    /// The domain, on which the class depends.
+    domain: Option<Arc<Domain>>,
     /// Its requested shape, and the total demand.
     pub(super) shape: Shape,
     pub(super) total: Amounts,
@@ -80,7 +83,7 @@ impl Parts {
 }
 
 /// The common demands of a class of jobs.
-type Class = (Amounts, Option<ResourceId>, Amounts, BTreeMap<String, String>, bool, String);
+type Class = (Amounts, Option<ResourceId>, Amounts, BTreeMap<String, String>, Option<Arc<Domain>>, bool, String);
 
 /// [`Known`] of all active jobs, updated by changes.
 #[derive(Default)]
@@ -148,14 +151,16 @@ impl Jobs {
                 remaining: None,
                 class: u32::MAX,
                 kind: None,
+                domain: None,
                 shape,
                 total: Amounts::default(),
             }
         });
-        if known.class == u32::MAX || known.kind != job.gpu_kind() {
+        if known.class == u32::MAX || known.kind != job.gpu_kind() || known.domain != job.domain {
             let next = classes.len() as u32;
             known.class = *classes.entry(class(job)).or_insert(next);
             (known.kind, known.total) = (job.gpu_kind(), job.total(known.shape));
+            known.domain.clone_from(&job.domain);
         }
         known.remaining = round::remaining_time(job, known.shape).map(|left| left.as_seconds() / 3600.0);
         let urgency = if engine.urgency { f64::from(state.urgency(job).unwrap_or(1)) } else { 1.0 };
@@ -176,7 +181,7 @@ impl Jobs {
 
 fn class(job: &Job) -> Class {
     let (worker, server, spec) = (job.worker.amounts.clone(), job.server.amounts.clone(), &job.spec);
-    (worker, job.gpu_kind(), server, spec.labels.clone(), spec.separate_roles, spec.model.clone())
+    (worker, job.gpu_kind(), server, spec.labels.clone(), job.domain.clone(), spec.separate_roles, spec.model.clone())
 }
 
 /// Adds the values of its children to each partition's own value. Returns the largest value.

@@ -62,7 +62,7 @@ impl<'a> Servers<'a> {
         (unit, dearest): (f64, u64),
         most: Shape,
     ) -> Self {
-        let accepting = state.present_servers().filter(|server| server.accepts(&job.spec.labels));
+        let accepting = state.present_servers().filter(|server| server.admits(job));
         let open: Vec<_> = accepting.map(|server| (server, server.usable())).collect();
         let shared = job.spec.server.is_some() && open.iter().any(|(server, _)| server.hosts == Hosts::Both);
         let colocate = state.settings.shape.of(&job.spec).colocate;
