@@ -1,11 +1,15 @@
 //! A site's settings for Slurm: the table `[slurm]` of `trainmaster.toml`, which is beside slurm.conf.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 use trainmaster_core::{
     amount::{self, Unit},
     text::{LONGEST, read_toml},
 };
+
+use super::topology::Path;
 
 /// A site's settings for Slurm.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -35,6 +39,9 @@ pub struct Config {
     pub measure: bool,
     /// The feed's address for training programs.
     pub feed: Option<String>,
+    /// The racks and blocks of nodes, from `topology.conf` beside this file.
+    #[serde(skip)]
+    pub topology: BTreeMap<String, Path>,
 }
 
 impl Default for Config {
@@ -48,6 +55,7 @@ impl Default for Config {
             priority: None,
             measure: false,
             feed: None,
+            topology: BTreeMap::new(),
         }
     }
 }

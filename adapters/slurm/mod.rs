@@ -4,6 +4,7 @@
 //!
 //! * [`comment`] and [`submit`]: which jobs are Trainmaster's, their requests, and their errors;
 //! * [`seen`], [`gres`], [`hostlist`], [`node`]: the meaning of Slurm's records and texts;
+//! * [`topology`]: the switches of `topology.conf`;
 //! * [`reservation`], [`call`]: an allocation in the form that Slurm can reserve, and the calls for it;
 //! * [`Translator`]: the translation over time.
 //!
@@ -22,6 +23,7 @@ pub mod node;
 pub mod reservation;
 pub mod seen;
 pub mod submit;
+pub mod topology;
 mod translator;
 
 use trainmaster_core::settings::ShapeRules;

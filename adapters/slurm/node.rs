@@ -31,7 +31,7 @@ pub(crate) fn partitions_by_node(partitions: &[Partition]) -> BTreeMap<String, B
 /// there, so a node in state PLANNED is planned for that job.
 ///
 /// GPUs are counted, by type if they have one. Slurm chooses which of them a job gets. Features become labels: `zone=a`
-/// unchanged, and `ssd` as `ssd=true`.
+/// unchanged, and `ssd` as `ssd=true`. So does the node's path in `topology.conf`, unless a feature says another.
 pub fn server(node: &Node, partitions: &BTreeSet<&str>, expects_ours: bool, config: &Config) -> Option<ServerSpec> {
     let draining = match node.usable() {
         NodeUse::Down => return None,
@@ -64,6 +64,9 @@ pub fn server(node: &Node, partitions: &BTreeSet<&str>, expects_ours: bool, conf
         .filter(|(key, value)| *key != "hosts" || matches!(*value, "workers" | "servers" | "both"))
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
+    for (level, name) in config.topology.get(&node.name).into_iter().flatten() {
+        labels.entry((*level).to_owned()).or_insert_with(|| name.clone());
+    }
     labels.extend(partitions.iter().map(|name| (partition_label(name), "true".to_owned())));
     Some(ServerSpec { name: node.name.clone(), capacity, devices: Vec::new(), labels, draining })
 }

@@ -1,4 +1,4 @@
-//! Types of GPUs, feeds with TLS, modes, and the version check of the plugins.
+//! Types of GPUs, racks, feeds with TLS, modes, and the version check of the plugins.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
@@ -42,6 +42,38 @@ fn typed_gpus_go_to_jobs_that_request_them() {
     until("Slurm says why it waits", || site.show(&never).contains("why="));
     let shown = site.show(&never);
     assert!(shown.contains("needs 3 gpu:a100 on one server; the largest has 2"), "{shown}");
+}
+
+#[test]
+fn jobs_stay_in_a_rack_of_topology_conf() {
+    if !available() {
+        return;
+    }
+    let site = Setup { nodes: 3, ..Setup::default() }.start();
+    // It is read as soon as it is there. Slurm itself doesn't use it.
+    let racks = "SwitchName=r1 Nodes=node1\nSwitchName=r2 Nodes=node[2-3]\nSwitchName=b1 Switches=r[1-2]\n";
+    fs::write(site.folder().join("etc/topology.conf"), racks).unwrap();
+    until("it is read", || site.log().contains("the configuration was read anew"));
+    let job = |workers: u32| {
+        let counts = format!("worker.requested = {workers}\n#TRAINMASTER worker.min = {workers}");
+        let job = training(30, "#TRAINMASTER worker.gpu = 1\n#TRAINMASTER topology.require = rack");
+        let job = job.replace("worker.requested = 2", &counts);
+        job.replace("worker.max = 8", &format!("worker.max = {workers}"))
+    };
+    // Two racks have room for two workers. The smaller one is left.
+    let small = site.submit("small", &job(2));
+    until("it runs", || site.state(&small) == "RUNNING");
+    assert_eq!(site.nodes(&small, "NodeList"), ["node1"]);
+    let wide = site.submit("wide", &job(6));
+    until("it runs", || site.state(&wide) == "RUNNING");
+    assert_eq!(site.nodes(&wide, "NodeList"), ["node2", "node3"]);
+    // The cluster would have room for ten.
+    let never = site.submit("never", &job(10));
+    until("Slurm says why it waits", || site.show(&never).contains("why="));
+    let words =
+        "all slots must be in one rack, and the smallest shape needs 10 gpu; the largest rack has 8 (rack r2 of";
+    assert!(site.show(&never).contains(words), "{}", site.show(&never));
+    [small, wide].iter().for_each(|id| site.completes(id));
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! `trainmaster.toml`, which is beside slurm.conf and is read again whenever it changes.
+//! `trainmaster.toml` and Slurm's `topology.conf`, which are beside slurm.conf and are read again whenever they change.
 
 use std::{
+    fmt::Display,
     fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -108,32 +109,40 @@ fn poll<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     }
 }
 
-/// The file, and its modification time when it was last read.
+/// The files, and their modification times when they were last read.
 #[derive(Debug)]
 pub(crate) struct Watched {
     path: PathBuf,
-    modified: Option<SystemTime>,
+    topology: PathBuf,
+    modified: Option<[SystemTime; 2]>,
 }
 
 impl Watched {
     pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), modified: None }
+        Self { path: path.to_owned(), topology: path.with_file_name("topology.conf"), modified: None }
     }
 
-    /// Reads the file if it has changed since the last call. Without a file, the defaults apply.
+    /// Reads the files if one has changed since the last call. Without a file, the defaults apply.
     pub(crate) fn changed(&mut self) -> Option<Result<Config, ConfigError>> {
-        let modified = fs::metadata(&self.path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+        let modified = [&self.path, &self.topology]
+            .map(|path| fs::metadata(path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH));
         if self.modified == Some(modified) {
             return None;
         }
         self.modified = Some(modified);
-        let text = match read_text(&self.path, LONGEST as u64) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Some(Err(ConfigError(format!("{}: {error}", self.path.display())))),
+        Some(self.read())
+    }
+
+    fn read(&self) -> Result<Config, ConfigError> {
+        let named = |path: &Path, error: &dyn Display| ConfigError(format!("{}: {error}", path.display()));
+        let text = |path: &Path| match read_text(path, LONGEST as u64) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+            text => text.map_err(|error| named(path, &error)),
         };
-        let named = |error: ConfigError| ConfigError(format!("{}: {error}", self.path.display()));
-        Some(Config::from_toml(&text).map_err(named))
+        let mut config = Config::from_toml(&text(&self.path)?).map_err(|error| named(&self.path, &error))?;
+        let nodes = slurm::topology::read(&text(&self.topology)?);
+        config.slurm.topology = nodes.map_err(|error| named(&self.topology, &error))?;
+        Ok(config)
     }
 }
 
@@ -184,5 +193,14 @@ mod tests {
         fs::write(&path, "mode = 7").unwrap();
         assert!(watched.changed().unwrap().unwrap_err().to_string().contains("trainmaster.toml"));
         assert!(watched.changed().is_none());
+        fs::remove_file(&path).unwrap();
+        let topology = folder.path().join("topology.conf");
+        fs::write(&topology, "SwitchName=r1 Nodes=n1").unwrap();
+        assert_eq!(watched.changed().unwrap().unwrap().slurm.topology["n1"]["rack"], "r1");
+        assert!(watched.changed().is_none());
+        fs::remove_file(&topology).unwrap();
+        fs::write(&topology, "SwitchName=r1 Nodes=n[").unwrap();
+        let error = watched.changed().unwrap().unwrap_err().to_string();
+        assert!(error.contains("topology.conf: ") && error.contains("\"n[\""), "{error}");
     }
 }
