@@ -81,6 +81,8 @@ struct NodeRow {
     node_labels: Option<Vec<String>>,
     #[serde(default)]
     node_attributes_info: Attributes,
+    #[serde(default)]
+    rack: String,
     /// Absent in old versions of Hadoop.
     #[serde(default)]
     resource_utilization: Utilization,
@@ -168,6 +170,7 @@ impl NodeRow {
                 .map(|Attribute { prefix, name, value }| (format!("{prefix}/{name}"), value.unwrap_or_default()))
                 .collect(),
             used: used.into_iter().filter_map(|(name, used)| Some((name.to_owned(), used?))).collect(),
+            rack: self.rack,
             id: self.id,
         }
     }

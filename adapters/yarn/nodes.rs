@@ -5,13 +5,15 @@ use std::{
     time::Duration,
 };
 
-use trainmaster_core::server::Place;
+use trainmaster_core::{server::Place, topology::Level};
 use trainmaster_proto::v1;
 
 use super::{amounts, config::Config, wire};
 
 /// Time after a node returned until containers that it doesn't report count as gone.
 const SETTLED: Duration = Duration::from_secs(5);
+/// Maximum bytes of a rack's name that is told.
+const LONGEST_NAME: usize = 255;
 /// The default of YARN's `yarn.nm.liveness-monitor.expiry-interval-ms`.
 const EXPIRY: Duration = Duration::from_secs(600);
 
@@ -125,6 +127,9 @@ pub(crate) fn server(
     if !node.partition.is_empty() {
         labels.insert("partition".into(), node.partition.clone());
     }
+    for (level, name) in path(&node.rack) {
+        labels.entry(level.to_owned()).or_insert_with(|| name.to_owned());
+    }
     // A container keeps its GPUs.
     let (label, kept) = Place::KEPT_GPUS;
     labels.insert(label.into(), kept.into());
@@ -137,6 +142,15 @@ pub(crate) fn server(
         foreign: foreign.into_iter().collect(),
         foreign_devices: Vec::new(),
     }
+}
+
+/// The levels in YARN's network topology: `/block-1/rack-7` is rack `rack-7` of block `block-1`, and all that is above
+/// a rack is the block's name. `/default-rack` is what YARN has for nodes of which it knows nothing.
+fn path(rack: &str) -> impl Iterator<Item = (&'static str, &str)> {
+    let known = Some(rack.trim_matches('/')).filter(|rack| *rack != "default-rack" && rack.len() <= LONGEST_NAME);
+    let (block, rack) = known.map_or(("", ""), |path| path.rsplit_once('/').unwrap_or(("", path)));
+    let levels = [(Level::Rack.name(), rack), (Level::Block.name(), block)];
+    levels.into_iter().filter(|(_, name)| !name.is_empty())
 }
 
 #[cfg(test)]
@@ -204,6 +218,18 @@ mod tests {
     }
 
     #[test]
+    fn a_rack_is_a_path() {
+        let path = |rack: &str| path(rack).map(|(level, name)| format!("{level} {name}")).collect::<Vec<_>>();
+        assert_eq!(path("/r1"), ["rack r1"]);
+        assert_eq!(path("/b1/r1"), ["rack r1", "block b1"]);
+        assert_eq!(path("/dc1/b1/r1"), ["rack r1", "block dc1/b1"]);
+        let long = "x".repeat(300);
+        for nothing in ["", "/", "///", "/default-rack", &format!("/{long}"), &format!("/b1/{long}")] {
+            assert!(path(nothing).is_empty(), "{nothing}");
+        }
+    }
+
+    #[test]
     fn a_node_becomes_a_server() {
         let config = Config::parse("bandwidth = \"10Gbit\"", "test").unwrap();
         let row = wire::Node {
@@ -211,6 +237,7 @@ mod tests {
             capacity: [("memory-mb".to_owned(), 4096), ("yarn.io/gpu".to_owned(), 2)].into(),
             partition: "fast".into(),
             attributes: [("rm.yarn.io/rack".to_owned(), "r1".to_owned())].into(),
+            rack: "/dc/b2/r7".into(),
             ..node("a:1", "a")
         };
         let server = server("a", &row, &config, [("cpu".to_owned(), 1000)].into(), |complaint| panic!("{complaint}"));
@@ -218,6 +245,7 @@ mod tests {
         assert_eq!((server.capacity["bandwidth"], server.foreign["cpu"]), (10_000, 1000));
         assert_eq!((server.labels["partition"].as_str(), server.labels["rm.yarn.io/rack"].as_str()), ("fast", "r1"));
         assert_eq!(server.labels["idle_gpus"], "kept");
+        assert_eq!((server.labels["rack"].as_str(), server.labels["block"].as_str()), ("r7", "dc/b2"));
         assert!(server.draining);
     }
 }

@@ -142,7 +142,8 @@ YARN knows no gpu:a100: arrivals
 a refusal is in the manager's own words: refused
 its engines look at the clock, or at speeds or losses: admission attained_service batches between_rounds losses \
 shortest_first turns
-labels: YARN's are a host's, and all nodes are this one: chunks slurm_queue slurm_refused slurm_rounds
+labels: YARN's are a host's, and all nodes are this one: chunks ray_racks slurm_queue slurm_refused \
+slurm_rounds
 played: in_place.drf kept_gpus.edge limits.fifo modes.fifo partitions.fifo restart.drf separate_roles.drf \
 server_lost.fifo yarn_queue.fifo";
     assert_eq!(found.join("\n"), expected);

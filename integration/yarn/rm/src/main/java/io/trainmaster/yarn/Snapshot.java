@@ -182,6 +182,7 @@ final class Snapshot {
             }
         }
         row.putAllCapacity(amounts(node.getTotalCapability()));
+        row.setRack(Objects.requireNonNullElse(node.getRackName(), ""));
         if (scheduled != null) {
             row.setName(scheduled.getNodeName())
                     .putAllCapacity(amounts(scheduled.getTotalResource()))
