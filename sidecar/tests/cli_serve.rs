@@ -51,7 +51,12 @@ struct Served {
 
 impl Served {
     fn start(state: &Path, more: &[&str]) -> Self {
-        let args = ["serve", "--json", "--listen", "127.0.0.1:0", "--adapter", "none", "--state-dir"];
+        Self::with("none", state, more)
+    }
+
+    /// With an adapter.
+    fn with(adapter: &str, state: &Path, more: &[&str]) -> Self {
+        let args = ["serve", "--json", "--listen", "127.0.0.1:0", "--adapter", adapter, "--state-dir"];
         let mut command = trainmaster(&[&args[..], &[state.to_str().unwrap()], more].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
@@ -155,6 +160,52 @@ fn a_job_lives_from_submit_to_cancel() {
     assert_eq!(daemon.json(&["jobs", "--all"])["jobs"][0]["state"], "cancelled");
     assert!(daemon.works(&["watch", "--until-idle"]).is_empty());
     refuses(&daemon.ask(&["cancel", "1"]), 1, &[]);
+    assert_eq!(daemon.terminate(), Some(0));
+}
+
+#[test]
+fn jobs_stay_in_a_rack_of_the_cluster_file() {
+    let folder = TempDir::new().unwrap();
+    let server = |name: &str, rack: &str| {
+        format!("[[server]]\nname = \"{name}\"\ncpu = 2\nmemory = \"1GiB\"\nlabels = {{ rack = \"{rack}\" }}\n")
+    };
+    let cluster = folder.path().join("cluster.toml");
+    fs::write(&cluster, [server("a", "r1"), server("b", "r2"), server("c", "r2")].concat()).unwrap();
+    let adapter = format!("local={}", cluster.display());
+    let daemon = Served::with(&adapter, &folder.path().join("state"), &["--engine", "fifo"]);
+    let submit = |name: &str, workers: u32| {
+        let path = folder.path().join(name);
+        let text = format!(
+            "name = \"{name}\"\nmode = \"allreduce\"\ntopology = {{ require = \"rack\" }}\n\
+             worker = {{ cpu = 1, min = {workers}, command = \"sleep 600\" }}\n"
+        );
+        fs::write(&path, text).unwrap();
+        daemon.ask(&["submit", path.to_str().unwrap()])
+    };
+    let until = |job: &str, words: &str| {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let explained = daemon.works(&["explain", job]);
+            if explained.contains(words) {
+                return;
+            }
+            assert!(Instant::now() < end, "{words:?} isn't in: {explained}");
+            sleep(Duration::from_millis(100));
+        }
+    };
+    assert!(submit("two", 2).status.success());
+    until("two", "planned 2w+0p on a\n");
+    assert!(submit("three", 3).status.success());
+    until("three", "planned 3w+0p on b, c\n");
+    until("three", "its slots may only be in rack r2: it requires one rack; 1 cpu are free there, 3 are requested");
+    assert!(submit("waits", 2).status.success());
+    until("waits", "needs 2 cpu; the cluster has 1 left of 6");
+    let words = "all slots must be in one rack, and the smallest shape needs 5 cpu; the largest rack has 4 (rack r2)";
+    refuses(&submit("five", 5), 1, &[words]);
+    for job in ["waits", "three", "two"] {
+        daemon.works(&["cancel", job]);
+    }
+    daemon.works(&["watch", "--until-idle"]);
     assert_eq!(daemon.terminate(), Some(0));
 }
 

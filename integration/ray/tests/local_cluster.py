@@ -206,7 +206,7 @@ class Cluster:
         )
 
     def mend(self) -> None:
-        """Starts the missing raylets. Each has its name as the label `name`."""
+        """Starts the missing raylets. Each has its name as the label `name`; all but the first are in one rack."""
         missing = [
             name
             for name in (f"node-{at}" for at in range(self._count))
@@ -226,7 +226,7 @@ class Cluster:
             # By default, the free memory at the start, which differs between nodes.
             f"--memory={1 << 30}",
             f"--node-name={name}",
-            f"--labels=name={name}",
+            f"--labels=name={name},rack={'r0' if name == 'node-0' else 'r1'}",
         )
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:

@@ -28,7 +28,10 @@ _PATIENCE = 60.0
 
 
 # The second scenario loses a node.
-@pytest.mark.parametrize(("name", "engine"), [("ray_in_place", "drf"), ("ray_queue", "fifo"), ("kept_gpus", "edge")])
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [("ray_in_place", "drf"), ("ray_queue", "fifo"), ("ray_racks", "drf"), ("kept_gpus", "edge")],
+)
 def test_placement_groups_match_the_golden_decisions(name: str, engine: str, tmp_path: Path, cluster: Cluster) -> None:
     scenario = tomllib.loads((_CONFORMANCE / f"scenarios/{name}.toml").read_text())
     golden = (_CONFORMANCE / f"golden/{name}.{engine}.txt").read_text()

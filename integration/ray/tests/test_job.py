@@ -34,6 +34,7 @@ stop_under_load = "accuracy"
 partitions = [{ parameters = 10 }, { parameters = 20, after = [0] }]
 dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "b", chunk_size = "64MiB" }
 constraints = { labels = { zone = "a" } }
+topology = { require = "rack" }
 time_limit = "2d"
 restart_cost = "20s"
 profile = [{ p = 1, w = 1, speed = 0.5 }]
@@ -51,7 +52,7 @@ def test_every_key_of_the_job_file_is_in_the_message() -> None:
     assert (message.resize, message.utility.kind) == (pb.RESIZE_FIXED, pb.UTILITY_KIND_SIGMOID)
     assert (message.deadline_ms, message.time_limit_ms, message.restart_cost_ms) == (43_200_000, 172_800_000, 20_000)
     assert (message.dataset.batch_time_ms, message.dataset.chunk_size_mib, message.model_size_mib) == (250, 64, 100)
-    assert dict(message.labels) == {"zone": "a"}
+    assert dict(message.labels) == {"zone": "a", "topology.require": "rack"}
     assert (message.stop, message.stop_under_load) == (pb.STOP_OPTIMAL, pb.STOP_ACCURACY)
     assert [(part.parameters, list(part.after)) for part in message.partitions] == [(10, []), (20, [0])]
     chain = Job(name="a", mode="allreduce", resize="fixed", worker=Role(cpu=1, requested=3), partitions=3).message()
@@ -136,6 +137,12 @@ MISTAKES = [
     ({"utility": {"kind": "steep", "value": 1}}, "utility.kind: 'steep'"),
     ({"dataset": {"chunks": 1}}, "dataset.batches_per_chunk: is missing"),
     ({"constraints": {"zone": "a"}}, "constraints.zone: unknown key"),
+    ({"topology": {"within": "rack"}}, "topology.within: unknown key"),
+    ({"topology": {"require": "row"}}, "topology.require: 'row' must be one of zone, block, rack, server"),
+    (
+        {"topology": {"require": "rack"}, "constraints": {"labels": {"topology.require": "rack"}}},
+        "topology.require: stands in constraints.labels, too",
+    ),
     ({"accuracy": 2}, "accuracy: 2"),
     ({"stop": "soon"}, "stop: 'soon'"),
     ({"partitions": 2}, "resize"),

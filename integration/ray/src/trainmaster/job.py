@@ -19,6 +19,8 @@ Stop = Literal["epochs", "optimal", "accuracy"]
 UtilityKind = Literal["sigmoid", "constant", "linear", "step", "table"]
 
 _NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,128}")
+# Where servers stand, by their labels.
+_LEVELS = ("zone", "block", "rack", "server")
 _AMOUNTS = ("gpu", "cpu", "memory", "disk", "bandwidth")
 _MOST_SLOTS = 10_000
 _T = TypeVar("_T")
@@ -196,6 +198,16 @@ class Job:
             raise JobError(f"constraints.{min(unknown)}: unknown key; allowed is labels")
         if "labels" in constraints:
             fields["labels"] = constraints["labels"]
+        topology = fields.pop("topology", {})
+        unknown = set(topology) - {"require", "prefer"}
+        if unknown:
+            raise JobError(f"topology.{min(unknown)}: unknown key; allowed are require and prefer")
+        if topology:
+            closeness = {f"topology.{key}": level for key, level in topology.items()}
+            twice = closeness.keys() & fields.get("labels", {}).keys()
+            if twice:
+                raise JobError(f"{min(twice)}: stands in constraints.labels, too; leave one of them out")
+            fields["labels"] = {**fields.get("labels", {}), **closeness}
         return _nested("", cls, fields)
 
     def _check(self) -> None:
@@ -206,6 +218,9 @@ class Job:
                 raise JobError(f"{key}: {name!r} must be {allowed}")
         if self.name.isdecimal():
             raise JobError(f"name: {self.name!r} reads as a job's number; put a letter into it")
+        for label in ("topology.require", "topology.prefer"):
+            if label in self.labels:
+                _one_of(label, self.labels[label], _LEVELS)
         _one_of("mode", self.mode, get_args(Mode))
         _one_of("resize", self.resize, get_args(Resize))
         _at_least("batch", self.batch, 1)

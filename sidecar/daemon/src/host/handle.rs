@@ -128,6 +128,13 @@ impl Host {
         for (name, count) in count(&state) {
             self.metrics.jobs.with_label_values(&[name]).set(count);
         }
+        let (free, largest) = state.free_gpus();
+        self.metrics.free_gpus.set(free as f64 / 1000.0);
+        // A level that no server has any more isn't told.
+        self.metrics.largest_free_gpus.reset();
+        for (level, free) in largest {
+            self.metrics.largest_free_gpus.with_label_values(&[level.name()]).set(free as f64 / 1000.0);
+        }
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The owner's metrics.
 
-use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use trainmaster_core::Span;
 use trainmaster_host::{Adder, JournalMetrics, TicketMetrics};
 
@@ -19,6 +19,8 @@ pub(crate) struct HostMetrics {
     pub(super) managers: IntGauge,
     pub(super) age: Gauge,
     pub(super) jobs: IntGaugeVec,
+    pub(super) free_gpus: Gauge,
+    pub(super) largest_free_gpus: GaugeVec,
     acknowledged: IntCounterVec,
     checkpoint_seconds: Histogram,
     examples: IntCounter,
@@ -48,6 +50,15 @@ impl HostMetrics {
             jobs: {
                 let options = Opts::new("trainmaster_jobs", "Active jobs, by state");
                 add.register(IntGaugeVec::new(options, &["state"])?)?
+            },
+            free_gpus: {
+                let gauge = Gauge::new("trainmaster_free_gpus", "GPUs that the plan leaves free")?;
+                add.register(gauge)?
+            },
+            largest_free_gpus: {
+                let about = "The most GPUs that the plan leaves free in one server, rack, block or zone";
+                let options = Opts::new("trainmaster_largest_free_gpus", about);
+                add.register(GaugeVec::new(options, &["level"])?)?
             },
             acknowledged: add.counters("acknowledgements_total", "Acknowledgements of programs, by kind", "kind")?,
             examples: add.counter("examples_total", "Examples trained, by accepted reports that say so")?,
