@@ -214,7 +214,11 @@ fn topology(state: &State, job: &Job) -> Option<String> {
         _ => return None,
     };
     let Some((domain, scarce, free)) = state.domain_room(job) else {
-        return Some(format!("its slots may be on any servers: {asks}, and none has room for its requested shape"));
+        let why = match job.verdict.allocation() {
+            Some(_) => "no domain with all its slots has room for another worker",
+            None => "none has room for its requested shape",
+        };
+        return Some(format!("its slots may be on any servers: {asks}, and {why}"));
     };
     let (types, needed) = (&state.resources, job.total(job.spec.requested())[scarce]);
     let (free, needed, name) = (types.format(scarce, free), types.format(scarce, needed), types.name(scarce));

@@ -1,6 +1,7 @@
 //! `trainmaster.toml` and Slurm's `topology.conf`, which are beside slurm.conf and are read again whenever they change.
 
 use std::{
+    collections::BTreeMap,
     fmt::Display,
     fs, io,
     net::SocketAddr,
@@ -140,8 +141,13 @@ impl Watched {
             text => text.map_err(|error| named(path, &error)),
         };
         let mut config = Config::from_toml(&text(&self.path)?).map_err(|error| named(&self.path, &error))?;
-        let nodes = slurm::topology::read(&text(&self.topology)?);
-        config.slurm.topology = nodes.map_err(|error| named(&self.topology, &error))?;
+        // Slurm's own file may have what isn't understood here. Then nodes have no racks, and all else goes on.
+        let nodes = text(&self.topology)
+            .and_then(|text| slurm::topology::read(&text).map_err(|error| named(&self.topology, &error)));
+        config.slurm.topology = nodes.unwrap_or_else(|error| {
+            tracing::error!(%error, "racks are unknown");
+            BTreeMap::new()
+        });
         Ok(config)
     }
 }
@@ -200,7 +206,6 @@ mod tests {
         assert!(watched.changed().is_none());
         fs::remove_file(&topology).unwrap();
         fs::write(&topology, "SwitchName=r1 Nodes=n[").unwrap();
-        let error = watched.changed().unwrap().unwrap_err().to_string();
-        assert!(error.contains("topology.conf: ") && error.contains("\"n[\""), "{error}");
+        assert!(watched.changed().unwrap().unwrap().slurm.topology.is_empty(), "all else goes on");
     }
 }
