@@ -30,7 +30,7 @@ _PATIENCE = 60.0
 # The second scenario loses a node.
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [("ray_in_place", "drf"), ("ray_queue", "fifo"), ("ray_racks", "drf"), ("kept_gpus", "edge")],
+    [("ray_in_place", "drf"), ("ray_queue", "fifo"), ("ray_racks", "fifo"), ("kept_gpus", "edge")],
 )
 def test_placement_groups_match_the_golden_decisions(name: str, engine: str, tmp_path: Path, cluster: Cluster) -> None:
     scenario = tomllib.loads((_CONFORMANCE / f"scenarios/{name}.toml").read_text())
