@@ -5,13 +5,13 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{
-    build::{cluster, gpus, job, plain, ring, running, runs, seen, set, shape, submit, trained, verdict, wp},
+    build::{amounts, cluster, gpus, job, plain, ring, running, runs, seen, set, shape, submit, trained, verdict, wp},
     config,
     journal::verify,
 };
 use proptest::{collection::vec, prelude::*, sample::select};
 use trainmaster_core::{
-    End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, ServerSpec, Slot, Time, Verdict,
+    DeviceShare, End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, ServerSpec, Slot, Time, Verdict,
     engine::Budget,
     engines,
     event::EventError,
@@ -422,6 +422,35 @@ fn a_preference_is_left_where_the_engine_finds_no_place() {
             scheduler.decide(Time(1 + 600_000 * round));
         }
         assert_eq!(on(&scheduler, job), ["b1"]);
+    }
+}
+
+/// A rack that becomes free is taken, also if the present one, where the engine found no place, has become full.
+#[test]
+fn a_free_rack_is_found_from_a_full_one() {
+    let uneven = [at("a1", 3, "b1", "r1"), at("a2", 1, "b1", "r1"), at("a3", 2, "b1", "r1")];
+    // By totals r0 fits first, but its servers hold five workers.
+    let servers = [at("c1", 5, "b1", "r0"), at("c2", 2, "b1", "r0"), at("b1", 8, "b1", "r2")];
+    for label in [Topology::PREFER, Topology::REQUIRE] {
+        let mut scheduler = cluster(plain("optimus"), &[&uneven[..], &servers[..]].concat());
+        let foreign = |scheduler: &mut Scheduler, at: i64, server: &str, gpus: i64, cpus: i64| {
+            let (server, amounts) = (server.to_owned(), amounts(&[("gpu", gpus * 1000), ("cpu", cpus * 1000)]));
+            let devices = (0..gpus as u16).map(|device| DeviceShare { device, milli: 1000 }).collect();
+            scheduler.apply(Time(at), Event::ForeignUse { server, amounts, devices }).unwrap();
+        };
+        foreign(&mut scheduler, 0, "c1", 5, 0);
+        foreign(&mut scheduler, 0, "b1", 8, 0);
+        let job = submit(&mut scheduler, 1, near(ring("job", (6, 6, 6)), label, "rack"));
+        scheduler.decide(Time(2));
+        assert!(on(&scheduler, job).is_empty(), "Theorem 1 finds no place in r1");
+        foreign(&mut scheduler, 3, "a1", 1, 0);
+        foreign(&mut scheduler, 3, "c1", 0, 0);
+        foreign(&mut scheduler, 3, "c2", 0, 64);
+        foreign(&mut scheduler, 3, "b1", 0, 0);
+        scheduler.decide(Time(600_000));
+        assert_eq!(on(&scheduler, job), ["b1"], "{label}");
+        let domain = scheduler.state().job(job).unwrap().domain.clone();
+        assert_eq!(domain.map(|domain| domain.name.clone()).as_deref(), Some("rack r2 of block b1"), "{label}");
     }
 }
 

@@ -300,6 +300,29 @@ fn found_no_place(job: &Job) -> bool {
     job.domain.is_some() && matches!(job.verdict.reason(), Some(Reason::NoRoom { .. } | Reason::Overloaded { .. }))
 }
 
+/// The first domain that holds one of the shapes, once the job's present one was passed. That one isn't an answer where
+/// the engine found no place.
+fn next_domain<'a>(
+    job: &'a Job,
+    topology: Topology,
+    shapes: &[Shape],
+    free: &mut Free<'a>,
+    passed: &mut bool,
+) -> Option<(Arc<Domain>, Shape)> {
+    for &shape in shapes {
+        for level in topology.levels() {
+            for domain in free.fitting(level, job, shape) {
+                if found_no_place(job) && job.domain.as_ref() == Some(&domain) {
+                    *passed = true;
+                } else if *passed && free.holds(&domain, job, shape) {
+                    return Some((domain, shape));
+                }
+            }
+        }
+    }
+    None
+}
+
 fn free_of(server: &Server, resource: ResourceId) -> i64 {
     server.reservable_of(resource) - server.planned.amounts[resource]
 }
@@ -400,25 +423,11 @@ impl State {
         let shapes = [bounds.most(), job.spec.requested(), bounds.least()];
         let shapes = &shapes[..if topology.require.is_some() { 3 } else { 2 }];
         let mut passed = !found_no_place(job);
-        let mut before: Option<(Arc<Domain>, Shape)> = None;
-        let mut found = None;
-        'all: for &shape in shapes {
-            for level in topology.levels() {
-                for domain in free.fitting(level, job, shape) {
-                    let is_present = job.domain.as_ref() == Some(&domain);
-                    if is_present && found_no_place(job) {
-                        passed = true;
-                    } else if !passed {
-                        before.get_or_insert((domain, shape));
-                    } else if free.holds(&domain, job, shape) {
-                        found = Some((domain, shape));
-                        break 'all;
-                    }
-                }
-            }
-        }
-        if found.is_none() && topology.require.is_some() {
-            found = before.filter(|(domain, shape)| free.holds(domain, job, *shape));
+        let mut found = next_domain(job, topology, shapes, free, &mut passed);
+        // From the beginning: a job that requires a level after the last one, any job if its present one has no room.
+        if found.is_none() && found_no_place(job) && (topology.require.is_some() || !passed) {
+            passed = true;
+            found = next_domain(job, topology, shapes, free, &mut passed);
         }
         if let Some((domain, shape)) = found {
             // What the last decision left waiting keeps no room from others.
