@@ -137,6 +137,7 @@ MISTAKES = [
     ({"utility": {"kind": "steep", "value": 1}}, "utility.kind: 'steep'"),
     ({"dataset": {"chunks": 1}}, "dataset.batches_per_chunk: is missing"),
     ({"constraints": {"zone": "a"}}, "constraints.zone: unknown key"),
+    ({"topology": "rack"}, "topology: 'rack' must be a table"),
     ({"topology": {"within": "rack"}}, "topology.within: unknown key"),
     ({"topology": {"require": "row"}}, "topology.require: 'row' must be one of zone, block, rack, server"),
     (

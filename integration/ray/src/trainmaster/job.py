@@ -199,6 +199,8 @@ class Job:
         if "labels" in constraints:
             fields["labels"] = constraints["labels"]
         topology = fields.pop("topology", {})
+        if not isinstance(topology, Mapping):
+            raise JobError(f"topology: {topology!r} must be a table with require or prefer")
         unknown = set(topology) - {"require", "prefer"}
         if unknown:
             raise JobError(f"topology.{min(unknown)}: unknown key; allowed are require and prefer")
