@@ -711,7 +711,9 @@ struct trainmaster_job {
     // Reserved: 0.
     uint32_t reserved;
     // Labels that a server must have. `topology.require` and `topology.prefer` say instead how close to each other the
-    // job's slots must be: `server`, `rack`, `block` or `zone`.
+    // job's slots must be: `server`, `rack`, `block` or `zone`. `worker.sizes` says with how many workers the job can
+    // run: `multiples of 4`, `powers of 2` or a list such as `1,2,4`. `parallel.tp`, `parallel.pp` and `parallel.ep`
+    // say how its model is cut.
     struct trainmaster_labels labels;
     // Speeds that were measured before submission.
     struct trainmaster_speeds profile;

@@ -253,7 +253,7 @@ fn check_measured(state: &State, proposal: &Proposal, limit: u16) -> Result<(), 
 
 fn check_allocation(state: &State, job: &Job, allocation: &Allocation, gang: Gang) -> Result<(), Violation> {
     let shape = allocation.shape();
-    if !job.spec.bounds().hold(shape) {
+    if !job.bounds().hold(shape) {
         return Err(Violation::Bounds { job: job.id, shape });
     }
     let slots = allocation.slots();

@@ -12,6 +12,7 @@ use crate::{
     budget::Budget,
     decision::Decision,
     event::Event,
+    fit::speed::SpeedTable,
     ids::{JobId, TicketId},
     settings::SettingsError,
     state::State,
@@ -20,9 +21,10 @@ use crate::{
 };
 
 /// Version of the format that is written. It increases when a record's layout changes.
-pub const VERSION: u8 = 15;
+pub const VERSION: u8 = 16;
 
-/// The oldest version that is read. Since then, snapshots have got [`Saved::domains`] at their end.
+/// The oldest version that is read. Since then, snapshots have got [`Saved::domains`] (15) and [`Saved::tables`] (16)
+/// at their end.
 const OLDEST: u8 = 14;
 
 /// The number of [`Record::Snapshot`], which postcard writes first.
@@ -108,6 +110,8 @@ pub struct Saved {
     pub(crate) wake_at: Option<Time>,
     /// The domains of jobs that ask for closeness.
     pub(crate) domains: Vec<(Domain, Vec<JobId>)>,
+    /// What was measured of jobs that run only with some numbers of workers.
+    pub(crate) tables: Vec<(JobId, SpeedTable)>,
 }
 
 impl Saved {
@@ -183,12 +187,12 @@ impl Record {
             return Err("its checksum is wrong".into());
         }
         match body.split_first() {
-            Some((&VERSION, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
-            // No job asked for closeness: the empty list of domains is missing.
-            Some((&OLDEST, body)) if body.first() == Some(&SNAPSHOT) => {
-                postcard::from_bytes(&[body, &[0]].concat()).map_err(|error| error.to_string())
+            Some((version @ OLDEST..VERSION, body)) if body.first() == Some(&SNAPSHOT) => {
+                // Lists that weren't there yet are empty.
+                let missing = &[0, 0][..usize::from(VERSION - version)];
+                postcard::from_bytes(&[body, missing].concat()).map_err(|error| error.to_string())
             }
-            Some((&OLDEST, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
+            Some((OLDEST..=VERSION, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
             Some((version, _)) => {
                 Err(format!("it is of version {version}; this program reads versions {OLDEST} to {VERSION}"))
             }

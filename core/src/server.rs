@@ -9,7 +9,7 @@ use crate::{
     amount::{AmountError, Unit, parse_span},
     decision::{DeviceShare, Devices},
     ids::{JobId, ManagerId, ResourceId, ServerId},
-    job::{Demand, Job},
+    job::{Demand, Job, Sizes},
     resources::{Amounts, BANDWIDTH, CPU, GPU},
     shape::{Role, Shape},
     time::{Span, Time},
@@ -283,9 +283,11 @@ impl Server {
         self.labels.get(level.name()).filter(|_| level != Level::Server).map(String::as_str)
     }
 
-    /// Whether the server has all these labels, apart from those that say how close slots must be ([`Topology`]).
+    /// Whether the server has all these labels, apart from those that say how close slots must be ([`Topology`]) or how
+    /// many workers the job can have ([`Sizes`]).
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        labels.iter().all(|(key, value)| self.labels.get(key) == Some(value) || Topology::is_label(key))
+        let is_own = |label: &str| Topology::is_label(label) || Sizes::is_label(label);
+        labels.iter().all(|(key, value)| self.labels.get(key) == Some(value) || is_own(key))
     }
 
     /// Whether the server can take new slots of a job: also by the job's domain.

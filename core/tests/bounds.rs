@@ -444,15 +444,20 @@ fn a_true_profile_is_kept() {
     history.profile(&sample(4, 8, 5.0));
     // A cold start, then noise, then a shape without a profile.
     for (servers, workers, speed) in [(1, 1, 0.5), (1, 1, 0.6), (1, 1, 0.9), (4, 8, 6.0), (2, 4, 3.0), (2, 2, 1.7)] {
-        history.report(&sample(servers, workers, speed));
+        history.report(&sample(servers, workers, speed), true);
     }
     assert_eq!((history.contradiction(), history.len()), (None, 4));
     for _ in 0..2 {
-        history.report(&sample(4, 8, 1.0));
+        history.report(&sample(4, 8, 1.0), true);
         assert!(history.contradiction().is_some_and(|at| !at.dropped && at.profiled == 5.0));
     }
-    history.report(&sample(4, 8, 4.9));
+    history.report(&sample(4, 8, 4.9), true);
     assert_eq!(history.contradiction(), None, "it was only slow for a while");
+    // With an execution plan for each number of workers, only the number itself can contradict.
+    history.report(&sample(8, 16, 80.0), false);
+    assert_eq!(history.contradiction(), None);
+    history.report(&sample(4, 8, 1.0), false);
+    assert!(history.contradiction().is_some_and(|at| at.profiled == 5.0));
 }
 
 /// Every engine accepts a plan of chunks that another engine made.

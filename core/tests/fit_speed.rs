@@ -345,15 +345,15 @@ fn the_suggested_profile_reduces_the_error() {
 fn histories_stay_small_and_follow_change() {
     let mut history = SpeedHistory::default();
     for i in 0..1000_u32 {
-        history.report(&SpeedSample::new(1 + i % 50, 1 + i / 20, 2.0));
+        history.report(&SpeedSample::new(1 + i % 50, 1 + i / 20, 2.0), true);
     }
     assert!(history.len() <= 64 && history.samples().iter().all(|s| s.weight > 0.0 && s.weight < 1.0));
-    history.report(&SpeedSample::new(1, 1, f64::NAN));
+    history.report(&SpeedSample::new(1, 1, f64::NAN), true);
     assert_eq!(history.ignored(), 1);
 
     let mut history = SpeedHistory::default();
     for speed in [[4.0; 100], [1.0; 100]].concat() {
-        history.report(&SpeedSample::new(2, 2, speed));
+        history.report(&SpeedSample::new(2, 2, speed), true);
     }
     let speed = history.samples()[0].speed;
     assert!((speed - 1.0).abs() < 0.01, "old reports linger: {speed}");

@@ -5,19 +5,23 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{
-    build::{amounts, cluster, gpus, job, plain, ring, running, runs, seen, set, shape, submit, trained, verdict, wp},
+    build::{
+        amounts, cluster, gpus, job, plain, plain_with, ring, running, runs, seen, set, shape, submit, trained,
+        verdict, wp,
+    },
     config,
     journal::verify,
 };
 use proptest::{collection::vec, prelude::*, sample::select};
 use trainmaster_core::{
-    DeviceShare, End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, ServerSpec, Slot, Time, Verdict,
+    DeviceShare, End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, ServerSpec, Settings, Slot, Time, Verdict,
     engine::Budget,
     engines,
     event::EventError,
     journal::{self, Record},
     reason::{Reason, ReasonKind},
     replay::Replay,
+    settings::Parameter,
     topology::{Level, Topology},
 };
 
@@ -52,6 +56,10 @@ fn on(scheduler: &Scheduler, id: JobId) -> Vec<String> {
 
 /// Three racks in two blocks, with 2 + 2, 2 and 4 + 4 GPUs.
 fn racks(engine: &str) -> Scheduler {
+    racks_with(plain(engine))
+}
+
+fn racks_with(settings: Settings) -> Scheduler {
     let servers = [
         at("a1", 2, "b1", "r1"),
         at("a2", 2, "b1", "r1"),
@@ -59,7 +67,7 @@ fn racks(engine: &str) -> Scheduler {
         at("c1", 4, "b2", "r1"),
         at("c2", 4, "b2", "r1"),
     ];
-    cluster(plain(engine), &servers)
+    cluster(settings, &servers)
 }
 
 #[test]
@@ -104,6 +112,40 @@ fn a_job_waits_rather_than_cross_its_level() {
 }
 
 #[test]
+fn a_job_that_waits_for_a_rack_does_not_hold_back_others() {
+    for passes_over in [true, false] {
+        let settings = plain_with("optimus", &[("pass_over", Parameter::Flag(passes_over))]);
+        let mut scheduler = racks_with(settings);
+        let six = running(&mut scheduler, 0, require(ring("six", (6, 6, 6)), "rack"));
+        let seven = submit(&mut scheduler, 1, require(ring("seven", (7, 7, 7)), "rack"));
+        let two = submit(&mut scheduler, 2, ring("two", (2, 2, 2)));
+        scheduler.decide(Time(600_000));
+        // 8 GPUs are free. The second job can't use them, but the cluster's total has room for it.
+        assert_eq!(runs(&scheduler, &[six, seven, two]), [true, false, passes_over]);
+        assert_eq!(verdict(&scheduler, seven).reason().unwrap().kind(), ReasonKind::NoRoom);
+    }
+}
+
+#[test]
+fn a_job_of_whole_groups_leaves_a_server_that_has_no_room_for_one_more() {
+    let mut scheduler = cluster(plain("drf"), &[at("a", 5, "b1", "r1"), at("b", 4, "b1", "r1")]);
+    let four = running(&mut scheduler, 0, prefer(ring("four", (4, 4, 4)), "server"));
+    assert_eq!(on(&scheduler, four), ["b"]);
+    let mut groups = prefer(ring("groups", (4, 8, 4)), "server");
+    groups.labels.insert("worker.sizes".into(), "multiples of 4".into());
+    let groups = running(&mut scheduler, 1, groups);
+    scheduler.decide(Time(600_000));
+    seen(&mut scheduler, 600_001, groups);
+    assert_eq!(on(&scheduler, groups), ["a"]);
+    let ended = Event::Observed { job: four, incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
+    scheduler.apply(Time(600_002), Event::JobEnded { job: four, end: End::Completed }).unwrap();
+    scheduler.apply(Time(600_003), ended).unwrap();
+    // One more GPU is free on its server, which is of no use to it.
+    scheduler.decide(Time(1_200_000));
+    assert_eq!(shape(&scheduler, groups), wp(8, 0));
+}
+
+#[test]
 fn a_preferred_level_is_left_if_no_domain_has_room() {
     let mut scheduler = racks("drf");
     let four = running(&mut scheduler, 0, prefer(ring("four", (4, 4, 4)), "rack"));
@@ -118,6 +160,9 @@ fn a_preferred_level_is_left_if_no_domain_has_room() {
     let both = submit(&mut scheduler, 1, both);
     scheduler.decide(Time(2));
     assert_eq!(on(&scheduler, both), ["c1", "c2"], "no server suffices, and this rack is smaller than a block");
+    let explained = scheduler.explain(Time(3), both).unwrap();
+    let says = |words: &str| explained.findings.iter().any(|finding| finding.text.contains(words));
+    assert!(says("only be in rack r1 of block b2: it requires one block and prefers one server;"), "{explained:#?}");
 }
 
 #[test]
@@ -263,20 +308,26 @@ fn a_restored_scheduler_has_the_same_domains() {
     assert_eq!(verify(&from_there), (2, 0, 0));
 }
 
-/// A journal of format 14, which knew no topology, is read, and its decisions are the same.
+/// Journals of format 14, which knew no topology, and of 15, which had no tables of speeds, are read, and their
+/// decisions are the same.
 #[test]
-fn journals_of_the_last_format_are_read() {
-    let bytes = include_bytes!("data/journal-14.bin");
-    let frames: Vec<&[u8]> = journal::frames(bytes).collect();
-    assert!(frames.iter().all(|frame| frame[8] == 14) && journal::VERSION > 14);
-    let snapshots = frames.iter().filter(|frame| Record::is_snapshot(frame)).count();
-    assert_eq!(snapshots, 2);
-    let records: Vec<Record> = frames.iter().map(|frame| Record::decode(frame).unwrap()).collect();
-    assert_eq!(verify(&records), (2, 0, 0));
-    let restored = Scheduler::restore(frames.iter().copied()).unwrap();
-    let names: Vec<&str> = restored.state().jobs.values().map(|job| job.spec.name.as_str()).collect();
-    assert_eq!(names, ["one", "two", "three", "four"]);
-    assert!(restored.state().job(JobId(1)).is_some_and(|job| !job.shape().is_empty()));
+fn journals_of_earlier_formats_are_read() {
+    for (format, bytes) in
+        [(14, &include_bytes!("data/journal-14.bin")[..]), (15, include_bytes!("data/journal-15.bin"))]
+    {
+        let frames: Vec<&[u8]> = journal::frames(bytes).collect();
+        assert!(frames.iter().all(|frame| frame[8] == format) && journal::VERSION > format);
+        let snapshots = frames.iter().filter(|frame| Record::is_snapshot(frame)).count();
+        assert_eq!(snapshots, 2);
+        let records: Vec<Record> = frames.iter().map(|frame| Record::decode(frame).unwrap()).collect();
+        assert_eq!(verify(&records), (2, 0, 0));
+        let restored = Scheduler::restore(frames.iter().copied()).unwrap();
+        let names: Vec<&str> = restored.state().jobs.values().map(|job| job.spec.name.as_str()).collect();
+        assert_eq!(names, ["one", "two", "three", "four"]);
+        assert!(restored.state().job(JobId(1)).is_some_and(|job| !job.shape().is_empty()));
+        let domains = restored.state().jobs.values().filter(|job| job.domain.is_some()).count();
+        assert_eq!(domains, if format == 14 { 0 } else { 2 });
+    }
 }
 
 /// Theorem 1 needs an even spread, which the smallest rack's free GPUs may not have.

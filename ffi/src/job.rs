@@ -253,7 +253,9 @@ pub struct trainmaster_job {
     /// Reserved: 0.
     pub reserved: u32,
     /// Labels that a server must have. `topology.require` and `topology.prefer` say instead how close to each other the
-    /// job's slots must be: `server`, `rack`, `block` or `zone`.
+    /// job's slots must be: `server`, `rack`, `block` or `zone`. `worker.sizes` says with how many workers the job can
+    /// run: `multiples of 4`, `powers of 2` or a list such as `1,2,4`. `parallel.tp`, `parallel.pp` and `parallel.ep`
+    /// say how its model is cut.
     pub labels: trainmaster_labels,
     /// Speeds that were measured before submission.
     pub profile: trainmaster_speeds,
@@ -326,12 +328,15 @@ impl trainmaster_job {
     pub(crate) fn convert(&self) -> Result<Submission, Failure> {
         let text = |text, name: &str| borrow::text(text, &format!("job.{name}"));
         let name = text(self.name, "name")?;
-        let worker = role(borrow::read(self.worker, "job.worker")?, "job.worker")?;
+        let counts = borrow::read(self.worker, "job.worker")?;
+        let given = |count: u32| (count > 0).then_some(count);
+        let (max, requested) = (given(counts.max), given(counts.requested));
+        let worker = role(counts, "job.worker")?;
         let profile = borrow::copies(self.profile.data, self.profile.count, self.profile.stride, "job.profile")?;
         let choices =
             [("epochs", StopChoice::Epochs), ("optimal", StopChoice::Optimal), ("accuracy", StopChoice::Accuracy)];
         let stop = pick(self.stop, "job.stop", &choices)?;
-        let spec = JobSpec {
+        let mut spec = JobSpec {
             model: or(text(self.model, "model")?, name.clone()),
             name,
             tenant: or(text(self.tenant, "tenant")?, "default".into()),
@@ -369,6 +374,7 @@ impl trainmaster_job {
                 .map(|at| ProfiledSpeed { servers: at.servers, workers: at.workers, speed: at.speed })
                 .collect(),
         };
+        spec.count_workers(max, requested);
         spec.validate()?;
         let cluster = text(self.external_cluster, "external_cluster")?;
         let native = text(self.external_name, "external_name")?;

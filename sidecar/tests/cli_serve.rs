@@ -163,6 +163,55 @@ fn a_job_lives_from_submit_to_cancel() {
     assert_eq!(daemon.terminate(), Some(0));
 }
 
+/// Waits until `explain` has the words.
+fn explains(daemon: &Served, job: &str, words: &str) {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let explained = daemon.works(&["explain", job]);
+        if explained.contains(words) {
+            return;
+        }
+        assert!(Instant::now() < end, "{words:?} isn't in: {explained}");
+        sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_cut_model_gets_whole_groups_and_is_told_how_it_is_cut() {
+    let folder = TempDir::new().unwrap();
+    let cluster = folder.path().join("cluster.toml");
+    fs::write(&cluster, "[[server]]\nname = \"a\"\ncpu = 8\nmemory = \"1GiB\"\n").unwrap();
+    let state = folder.path().join("state");
+    let daemon = Served::with(&format!("local={}", cluster.display()), &state, &["--engine", "fifo"]);
+    let path = folder.path().join("job.toml");
+    let submit = |requested: u32| {
+        let text = format!(
+            "name = \"cut\"\nmode = \"allreduce\"\nparallel = {{ tp = 2, pp = 2 }}\n\
+             worker = {{ cpu = 1, max = 7, requested = {requested}, \
+             command = \"sh -c 'echo tp=$TRAINMASTER_TP pp=$TRAINMASTER_PP ep=$TRAINMASTER_EP; sleep 600'\" }}\n"
+        );
+        fs::write(&path, text).unwrap();
+        daemon.ask(&["submit", path.to_str().unwrap()])
+    };
+    refuses(&submit(6), 1, &["worker.requested", "6 isn't one of the job's sizes (multiples of 4); ask for 4"]);
+    assert!(submit(4).status.success());
+    explains(&daemon, "cut", "planned 4w+0p on a\n");
+    explains(&daemon, "cut", "may have 4w+0p to 4w+0p, with multiples of 4 workers; requested 4w+0p");
+    let told = || {
+        let logs = fs::read_dir(state.join("adapters/local/logs/1-cut")).into_iter().flatten().flatten();
+        let logs = logs.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+        logs.filter(|log| log.contains("tp=2 pp=2 ep=1")).count()
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while told() < 4 {
+        assert!(Instant::now() < end, "{} programs were told", told());
+        sleep(Duration::from_millis(100));
+    }
+    daemon.works(&["cancel", "cut"]);
+    daemon.works(&["watch", "--until-idle"]);
+    assert_eq!(daemon.terminate(), Some(0));
+}
+
 #[test]
 fn jobs_stay_in_a_rack_of_the_cluster_file() {
     let folder = TempDir::new().unwrap();
@@ -182,17 +231,7 @@ fn jobs_stay_in_a_rack_of_the_cluster_file() {
         fs::write(&path, text).unwrap();
         daemon.ask(&["submit", path.to_str().unwrap()])
     };
-    let until = |job: &str, words: &str| {
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
-            let explained = daemon.works(&["explain", job]);
-            if explained.contains(words) {
-                return;
-            }
-            assert!(Instant::now() < end, "{words:?} isn't in: {explained}");
-            sleep(Duration::from_millis(100));
-        }
-    };
+    let until = |job: &str, words: &str| explains(&daemon, job, words);
     assert!(submit("two", 2).status.success());
     until("two", "planned 2w+0p on a\n");
     assert!(submit("three", 3).status.success());

@@ -9,9 +9,10 @@
 //!
 //! The digests on the standard error stream show whether two builds decide the same.
 //!
-//! `cargo bench -p trainmaster-core --bench round` prints the table; `-- --scale 1 --repeat 9` runs one size.
-//! `--with types`, `racks` or `in-racks`: the scheduler also chooses each job's type of GPU or its rack, or the servers
-//! are in racks for which no job asks; the plain algorithm ignores both.
+//! `cargo bench -p trainmaster-core --bench round` prints the table; `-- --scale 1 --repeat 9` runs one size. `--with
+//! types`, `racks`, `in-racks` or `sizes`: the scheduler also chooses each job's type of GPU or its rack, the servers
+//! are in racks for which no job asks, or jobs run only with even numbers of workers. The plain algorithm ignores all
+//! of these.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
 
 #[path = "../common/mod.rs"]
@@ -43,7 +44,9 @@ fn main() {
             println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
             // One process per size, so that each has its own peak memory.
             let sizes = ["0.1", "1", "5"].map(|scale| (scale, "plain"));
-            for (scale, kind) in sizes.into_iter().chain(["types", "in-racks", "racks"].map(|kind| ("1", kind))) {
+            for (scale, kind) in
+                sizes.into_iter().chain(["types", "in-racks", "racks", "sizes"].map(|kind| ("1", kind)))
+            {
                 let program = env::current_exe().expect("this program has a path");
                 let args = ["--scale", scale, "--with", kind, "--repeat", &repeat.to_string()];
                 let run = Command::new(program).args(args).status();

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use trainmaster_core::{
-    End, Event, JobSpec, ObservedSlot, Phase, Scheduler, ServerSpec, Settings, Time, job::ProfiledSpeed,
-    settings::Stability, topology::Topology,
+    End, Event, JobSpec, ObservedSlot, Phase, Scheduler, ServerSpec, Settings, Time,
+    job::{ProfiledSpeed, Sizes},
+    settings::Stability,
+    topology::Topology,
 };
 
 pub(crate) struct Workload {
@@ -24,11 +26,18 @@ pub(crate) enum Kind {
     Racks,
     /// Nothing, on servers in racks.
     InRacks,
+    /// Nothing, but only even numbers of workers are allowed.
+    Sizes,
 }
 
 impl Kind {
-    pub(crate) const ALL: [(&str, Self); 4] =
-        [("plain", Self::Plain), ("types", Self::Types), ("racks", Self::Racks), ("in-racks", Self::InRacks)];
+    pub(crate) const ALL: [(&str, Self); 5] = [
+        ("plain", Self::Plain),
+        ("types", Self::Types),
+        ("racks", Self::Racks),
+        ("in-racks", Self::InRacks),
+        ("sizes", Self::Sizes),
+    ];
 }
 
 /// SplitMix64.
@@ -101,6 +110,10 @@ impl Workload {
         let mut spec = JobSpec::minimal(&format!("job{number}"));
         if self.kind == Kind::Racks {
             spec.labels.insert(Topology::REQUIRE.into(), "rack".into());
+        }
+        if self.kind == Kind::Sizes {
+            spec.labels.insert(Sizes::LABEL.into(), "multiples of 2".into());
+            spec.worker.requested = 2;
         }
         let asynchronous = number % 2 == 1;
         spec.mode = if asynchronous { trainmaster_core::TrainingMode::Async } else { spec.mode };

@@ -181,7 +181,7 @@ impl<'a, I> Round<'a, I> {
             (gained > 0.0 && !beyond).then_some((u8::MAX, order, to.workers))
         };
         let mut shares: Vec<(&Arc<Job>, Shape)> = jobs.into_iter().map(|job| (job, Shape::default())).collect();
-        shares.sort_by_cached_key(|(job, none)| (key(job, *none, job.spec.bounds().least()), job.arrival, job.id));
+        shares.sort_by_cached_key(|(job, none)| (key(job, *none, job.bounds().least()), job.arrival, job.id));
         let Self { state, board, budget, proposal, .. } = self;
         hand_out(state, &mut shares, (&mut ledger, PAIRED), budget, key, |job, reason| {
             board.release(state, job);
@@ -212,7 +212,7 @@ impl<'a, I> Round<'a, I> {
         }
         let mut homeless: Vec<(&Job, Shape)> = Vec::new();
         for (job, wanted) in moving {
-            let least = job.spec.bounds().least();
+            let least = job.bounds().least();
             let mut shape = wanted;
             loop {
                 if let Some(allocation) = self.place(job, shape, placing)? {
@@ -229,7 +229,7 @@ impl<'a, I> Round<'a, I> {
                     homeless.push((job, wanted));
                     break;
                 }
-                shape = (steps.less)(job, shape);
+                shape = steps.smaller(job, shape);
             }
         }
         let mut largest = Largest::default();
@@ -265,11 +265,12 @@ pub(crate) fn remaining_time(job: &Job, shape: Shape) -> Option<Span> {
 }
 
 /// The shape with one more worker, and one more parameter server if the job has any: the 1:1 ratio of Optimus's
-/// baselines (§6.1). `None` at the job's bounds.
+/// baselines (§6.1). Of a job with [`Sizes`](crate::job::Sizes), the next of them, with as many more parameter servers.
+/// `None` at the job's bounds.
 pub(crate) fn one_more(job: &Job, shape: Shape) -> Option<Shape> {
-    let most = job.spec.bounds().most();
-    let more = Shape { workers: (shape.workers + 1).min(most.workers), servers: (shape.servers + 1).min(most.servers) };
-    (more.workers > shape.workers).then_some(more)
+    let bounds = job.bounds();
+    let workers = bounds.more_workers(shape.workers)?;
+    Some(Shape { workers, servers: (shape.servers + (workers - shape.workers)).min(bounds.servers.1) })
 }
 
 /// How long a job has held its slots since a given time.
@@ -286,15 +287,21 @@ pub(crate) struct Steps {
     less: fn(&Job, Shape) -> Shape,
 }
 
+impl Steps {
+    /// The next smaller shape, at least the smallest.
+    pub(crate) fn smaller(self, job: &Job, shape: Shape) -> Shape {
+        (self.less)(job, shape)
+    }
+}
+
 /// A worker comes and goes with its parameter server.
 pub(crate) const PAIRED: Steps = Steps {
-    more: |job, shape| if shape.is_empty() { Some(job.spec.bounds().least()) } else { one_more(job, shape) },
+    more: |job, shape| if shape.is_empty() { Some(job.bounds().least()) } else { one_more(job, shape) },
     less: |job, shape| {
-        let least = job.spec.bounds().least();
-        Shape {
-            workers: shape.workers.saturating_sub(1).max(least.workers),
-            servers: shape.servers.saturating_sub(1).max(least.servers),
-        }
+        let bounds = job.bounds();
+        let workers = bounds.fewer_workers(shape.workers);
+        let fewer = shape.workers.saturating_sub(workers).max(1);
+        Shape { workers, servers: shape.servers.saturating_sub(fewer).max(bounds.servers.0) }
     },
 };
 
@@ -303,13 +310,13 @@ pub(crate) const PAIRED: Steps = Steps {
 pub(crate) const FEWEST_SERVERS: Steps = Steps {
     more: |job, shape| {
         let Ok(training) = Training::of(job) else { return (PAIRED.more)(job, shape) };
-        let least = job.spec.bounds().least();
+        let least = job.bounds().least();
         let workers = if shape.is_empty() { least.workers } else { shape.workers + 1 };
         training.shape(workers).or_else(|| shape.is_empty().then_some(least))
     },
     less: |job, shape| {
         let Ok(training) = Training::of(job) else { return (PAIRED.less)(job, shape) };
-        training.shape(shape.workers.saturating_sub(1)).unwrap_or_else(|| job.spec.bounds().least())
+        training.shape(shape.workers.saturating_sub(1)).unwrap_or_else(|| job.bounds().least())
     },
 };
 

@@ -164,7 +164,7 @@ impl Engine for Batch {
 impl Batch {
     /// The shapes that a job may have, by number of workers. Without a known duration, no other than requested.
     fn shapes(&self, job: &Job) -> impl Iterator<Item = Shape> + use<> {
-        let (asked, bounds) = (job.spec.requested(), job.spec.bounds());
+        let (asked, bounds) = (job.spec.requested(), job.bounds());
         let chunks = job.spec.dataset.as_ref().map_or(u32::MAX, |data| data.chunks);
         let most = bounds.workers.1.min(chunks).max(asked.workers);
         let is_known = round::remaining_time(job, asked).is_some();
@@ -173,7 +173,7 @@ impl Batch {
             Elastic::More if is_known => asked.workers..=most,
             _ => asked.workers..=asked.workers,
         };
-        workers.map(move |workers| {
+        workers.filter(move |workers| bounds.sizes.has(*workers)).map(move |workers| {
             let in_proportion = u64::from(asked.servers) * u64::from(workers);
             let servers = in_proportion.div_ceil(u64::from(asked.workers.max(1)));
             let servers = u32::try_from(servers).unwrap_or(u32::MAX).clamp(bounds.servers.0, bounds.servers.1);

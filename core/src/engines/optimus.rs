@@ -18,6 +18,9 @@
 //! * A job with an unchanged (w, p) keeps its place.
 //! * Without a measured speed, a job's remaining time in its requested shape counts as the median of the others'.
 //! * Slow workers are replaced if that earns a restart back.
+//! * A job that runs only with some numbers of workers gets the one with the largest gain per worker next.
+//! * Some jobs can't use every server, because of their labels. If their servers have no room, their units go to the
+//!   other jobs.
 //!
 //! `optimus-paper` is the paper's algorithm, with these interpretations and without additions. `optimus` has those
 //! additions on that shorten completion times on measured workloads (docs/experiments.md).
@@ -26,11 +29,13 @@
 //! total on S servers: at most O(T log J) for the allocation (most units are handed out without the heap), and
 //! O(T + J·k² + T·log S) for the placement, with k the servers of one job. No step costs J × S while there is room; see
 //! [`FreeIndex`](crate::place::FreeIndex) for the case of scarce room. A decision between rounds (`between_rounds`)
-//! visits each job once to sum up the running ones, and costs the above for the waiting ones.
+//! visits each job once to sum up the running ones, and costs the above for the waiting ones. Jobs that can't use every
+//! server and find no room there cost the same again, at most twice in a decision.
 
 use std::{
     cmp::Reverse,
     collections::{BTreeSet, BinaryHeap, binary_heap::PeekMut},
+    iter,
     sync::Arc,
 };
 
@@ -45,15 +50,17 @@ use crate::engine::{
 };
 use crate::{
     decision::Allocation,
-    fit::{Confidence, SpeedCurve, SpeedFit, SpeedOptions},
+    fit::{Confidence, SpeedCurve, SpeedFit, SpeedOptions, speed::SpeedTable},
     ids::JobId,
-    job::{Bounds, Job, TrainingMode},
+    job::{Bounds, Job, Sizes, TrainingMode},
     place::SortBy,
+    reason::Reason,
     resources::{Amounts, CPU, GPU},
     settings::SettingsError,
     shape::{Role, Shape},
     state::{Mandate, State},
     time::{Span, Time},
+    topology::Topology,
 };
 
 /// The heap hands out units whose gains are within this factor of the first that doesn't fit.
@@ -65,8 +72,11 @@ const YOUNG_EPOCHS: u64 = 5;
 /// The gain of a worker that is tried without a predicted gain: below all others, so that it takes idle room alone.
 const TRY: f64 = 1e-100;
 
-/// Number of times that units which unearned changes leave are handed out again.
+/// Number of times that units which unearned changes, or jobs without room, leave are handed out again.
 const HANDED_OUT_AGAIN: u32 = 2;
+
+/// Number of next larger sizes that are compared, of a job that runs only with some numbers of workers.
+const MOST_SIZES: usize = 8;
 
 /// A worker is tried while the job has more than this many restarts' time left: at best it halves that time, and every
 /// second one may gain nothing.
@@ -89,6 +99,7 @@ pub struct Optimus {
     explore: bool,
     relative_gain: bool,
     short_first: bool,
+    pass_over: bool,
 }
 
 /// The engine's memory.
@@ -149,6 +160,8 @@ impl Optimus {
             grow too";
         let short = "beyond the paper: where not all jobs get their smallest shape, the one that has waited longest \
             relative to its remaining time is first, not the earliest; it trusts `epochs`";
+        let pass_over = "beyond the paper: what a job would get goes to others if its labels exclude servers and the \
+            rest have no room";
         Ok(Self {
             interval: parameters.span("interval", "600s", "time between rounds (§6.1: 10 minutes)")?,
             young_job_factor: parameters.number("young_job_factor", 1.0, 0.0..=1.0, young)?,
@@ -164,6 +177,7 @@ impl Optimus {
             explore: parameters.flag("explore", beyond, explore)?,
             relative_gain: parameters.flag("relative_gain", beyond, relative)?,
             short_first: parameters.flag("short_first", false, short)?,
+            pass_over: parameters.flag("pass_over", beyond, pass_over)?,
         })
     }
 }
@@ -185,38 +199,32 @@ impl Engine for Optimus {
         let state = round.state;
         let round_before = memo.last_round.filter(|last| self.between_rounds && state.now < *last + self.interval);
         let is_round = round_before.is_none();
-        let mut ledger = Ledger::of(state);
-        let mut candidates = Vec::with_capacity(if is_round { state.jobs.len() } else { 0 });
-        for job in state.jobs.values() {
-            let waits = job.verdict.allocation().is_none();
-            if (is_round || waits) && state.mandate(job) == Mandate::Free {
-                candidates.push(Candidate::new(self, state, job));
-            } else if !waits {
-                // The job can't be changed now, but its slots count.
-                ledger.take(job, &job.total(job.shape()), 1);
-            }
-        }
-        round.budget.spend(candidates.len() as u64)?;
-        guess_unknown_times(&mut candidates);
-        candidates.sort_by_cached_key(|candidate| {
-            let ratio = if self.short_first { candidate.response_ratio(state.now) } else { 0.0 };
-            (Reverse(state.priority(candidate.job)), Reverse(ratio.to_bits()), candidate.job.id)
-        });
-        self.allocate(round, &mut candidates, &mut ledger)?;
-        // The slots of jobs that will wait are free for the others.
-        let waiting = round.proposal.changes.iter().filter_map(|(id, _)| state.job(*id));
-        waiting.for_each(|job| round.board.release(state, job));
-        if self.rescale_cost {
-            // Units that unearned changes leave go to the other jobs, if that earns their restarts.
-            for _ in 0..HANDED_OUT_AGAIN {
-                if !keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state)) {
+        let common = if self.pass_over { common_labels(state) } else { None };
+        let is_confined = |job: &Job| common.as_ref().is_some_and(|common| !common.hold(job));
+        let start = state
+            .jobs
+            .values()
+            .any(|job| job.verdict.allocation().is_none() && is_confined(job))
+            .then(|| (round.board.clone(), *round.last));
+        let mut passed_over: Homeless<'_> = Vec::new();
+        let (mut candidates, mut homeless) = self.plan(round, is_round, &passed_over)?;
+        for _ in 0..HANDED_OUT_AGAIN {
+            homeless.retain(|(job, _)| is_confined(job));
+            let Some((board, last)) = start.as_ref().filter(|_| !homeless.is_empty()) else { break };
+            passed_over.append(&mut homeless);
+            let before = (
+                std::mem::replace(round.board, board.clone()),
+                std::mem::replace(round.last, *last),
+                std::mem::take(&mut round.proposal),
+            );
+            match self.plan(round, is_round, &passed_over) {
+                Ok(planned) => (candidates, homeless) = planned,
+                Err(EngineError::Exhausted { .. }) => {
+                    (*round.board, *round.last, round.proposal) = before;
                     break;
                 }
-                self.hand_out(round, &mut candidates, &mut ledger)?;
             }
-            keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state));
         }
-        self.place(round, &candidates)?;
         if self.replace_stragglers {
             self.replace_slow_workers(round, &candidates)?;
         }
@@ -237,6 +245,8 @@ struct Candidate<'a> {
     server: Amounts,
     bounds: Bounds,
     curve: SpeedCurve,
+    /// Corrections of the curve, of a job that runs only with some numbers of workers.
+    table: Option<&'a SpeedTable>,
     /// Whether times are in seconds. Without a measured speed of any job, their unit is unknown.
     is_timed: bool,
     /// One more worker is tried up to this number.
@@ -253,15 +263,49 @@ struct Candidate<'a> {
     /// 1 / dominant share of one worker and of one parameter server.
     per_worker: f64,
     per_server: f64,
-    worker_fits: bool,
+    /// The largest number of workers that may fit.
+    most_workers: u32,
     server_fits: bool,
     /// Remaining time with the current shape, in seconds.
     now: f64,
     /// The next unit, and the remaining time with it.
     next: (Unit, f64),
+    /// Workers of the next unit, if it has any: 1, unless the job runs only with some [`Sizes`](crate::job::Sizes).
+    workers: u32,
     /// Gain of the next unit. Negative if no unit has a gain.
     gain: f64,
 }
+
+/// The labels that all present servers have.
+struct Common<'a>(Vec<(&'a String, &'a String)>);
+
+/// Those labels, if a job that waits has any. O(jobs), and then O(servers).
+fn common_labels(state: &State) -> Option<Common<'_>> {
+    let waits = |job: &Arc<Job>| job.verdict.allocation().is_none() && !job.spec.labels.is_empty();
+    state.jobs.values().any(waits).then(|| {
+        let mut servers = state.present_servers();
+        let mut all: Vec<_> = servers.next().map_or_else(Vec::new, |server| server.labels.iter().collect());
+        for server in servers {
+            all.retain(|(label, value)| server.labels.get(*label) == Some(*value));
+            if all.is_empty() {
+                break;
+            }
+        }
+        Common(all)
+    })
+}
+
+impl Common<'_> {
+    /// Whether all servers have the labels that a job asks for, and it asks for no closeness.
+    fn hold(&self, job: &Job) -> bool {
+        let is_own = |label: &str| Sizes::is_label(label) || Topology::is_label(label);
+        let asked = job.spec.labels.iter().filter(|(label, _)| !is_own(label));
+        job.domain.is_none() && { asked }.all(|asked| self.0.contains(&asked))
+    }
+}
+
+/// Jobs that got units and found no room for them.
+type Homeless<'a> = Vec<(&'a Arc<Job>, Reason)>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
@@ -280,8 +324,9 @@ impl<'a> Candidate<'a> {
         let young = job.learnt.losses.last_epoch().is_none_or(|epochs| epochs < YOUNG_EPOCHS);
         Self {
             job,
-            bounds: job.spec.bounds(),
+            bounds: job.bounds(),
             curve,
+            table: job.learnt.fits.speed.as_ref().and_then(|fit| fit.table()).map(|table| &**table),
             is_timed: job.learnt.fits.speed.is_some(),
             tries: if engine.explore { worth_trying(job) } else { 0 },
             steps: job.remaining_steps().0,
@@ -293,10 +338,11 @@ impl<'a> Candidate<'a> {
             server: job.server.amounts.clone(),
             per_worker: share(&job.worker.amounts),
             per_server: share(&job.server.amounts),
-            worker_fits: true,
+            most_workers: u32::MAX,
             server_fits: true,
             now: f64::INFINITY,
             next: (Unit::Worker, f64::INFINITY),
+            workers: 1,
             gain: -1.0,
         }
     }
@@ -309,7 +355,8 @@ impl<'a> Candidate<'a> {
 
     #[inline]
     fn time(&self, workers: u32, servers: u32) -> f64 {
-        self.steps * self.curve.step_time(servers, workers)
+        let time = self.steps * self.curve.step_time(servers, workers);
+        self.table.map_or(time, |table| time / table.factor(workers))
     }
 
     /// Determines the larger of both gains (Eq. 9), and its unit.
@@ -317,33 +364,75 @@ impl<'a> Candidate<'a> {
     fn look_ahead(&mut self, joint_steps: bool) {
         let Shape { workers: w, servers: p } = self.shape;
         let now = self.now;
-        let worker_allowed = self.worker_fits && w < self.bounds.workers.1;
+        let more = self.next_workers(w, p);
         let server_allowed = self.server_fits && p < self.bounds.servers.1;
-        let with_worker = if worker_allowed { self.time(w + 1, p) } else { now };
+        let (worker_allowed, next) = (more.is_some(), more.unwrap_or(w + 1));
+        let units = next - w;
+        let with_worker = if worker_allowed { self.time(next, p) } else { now };
         let with_server = if server_allowed { self.time(w, p + 1) } else { now };
         let unit = if self.relative { 1.0 / now.max(f64::MIN_POSITIVE) } else { 1.0 };
         let of = |then: f64, per_share: f64| (now - then) * unit * per_share;
-        let (mut gain_w, gain_p) = (of(with_worker, self.per_worker), of(with_server, self.per_server));
+        let per_workers = self.per_worker / f64::from(units);
+        let (mut gain_w, gain_p) = (of(with_worker, per_workers), of(with_server, self.per_server));
         if worker_allowed && w < self.tries {
             // Jobs take turns.
-            gain_w = gain_w.max(TRY / f64::from(w + 1));
+            gain_w = gain_w.max(TRY / f64::from(next));
         }
         let mut gain = gain_w.max(gain_p);
         self.next = if gain_w >= gain_p { (Unit::Worker, with_worker) } else { (Unit::Server, with_server) };
         if gain <= 0.0 && joint_steps && worker_allowed && server_allowed {
-            let share = 1.0 / self.per_worker + 1.0 / self.per_server;
-            let with_both = self.time(w + 1, p + 1);
+            let share = 1.0 / per_workers + 1.0 / self.per_server;
+            let with_both = self.time(next, p + 1);
             gain = (now - with_both) * unit / share;
             self.next = (Unit::Both, with_both);
         }
+        self.workers = units;
         self.gain = if gain > 0.0 { gain * self.factor } else { -1.0 };
+    }
+
+    /// The number of workers to which one more unit of workers leads. A job that runs only with some numbers can be
+    /// slower with the next one and faster with a larger one, so it is the number with the largest gain per worker
+    /// among the [next few](MOST_SIZES).
+    #[inline]
+    fn next_workers(&self, w: u32, p: u32) -> Option<u32> {
+        let fits = |next: &u32| *next <= self.most_workers;
+        let first = self.bounds.more_workers(w).filter(fits)?;
+        if self.bounds.sizes == Sizes::Any {
+            return Some(first);
+        }
+        let all = iter::successors(Some(first), |size| self.bounds.more_workers(*size).filter(fits));
+        let better = |best: (u32, f64), next: u32| {
+            let gain = (self.now - self.time(next, p)) / f64::from(next - w);
+            if gain > best.1 { (next, gain) } else { best }
+        };
+        Some(all.take(MOST_SIZES).fold((first, 0.0), better).0)
+    }
+
+    /// What a step counts against the budget: the numbers of workers that it compares.
+    #[inline]
+    fn compared(&self) -> u64 {
+        if self.bounds.sizes == Sizes::Any { 1 } else { MOST_SIZES as u64 }
+    }
+
+    /// The next smaller number of workers to try where a shape has no room: of a job that runs only with some numbers,
+    /// one that is faster than the one below it.
+    fn fewer_workers(&self, Shape { workers, servers }: Shape) -> u32 {
+        let mut fewer = self.bounds.fewer_workers(workers);
+        while self.bounds.sizes != Sizes::Any && fewer > self.bounds.workers.0 {
+            let below = self.bounds.fewer_workers(fewer);
+            if self.time(fewer, servers) < self.time(below, servers) {
+                break;
+            }
+            fewer = below;
+        }
+        fewer
     }
 
     /// Takes the next unit.
     #[inline]
     fn step(&mut self, joint_steps: bool) {
         let (unit, time) = self.next;
-        self.shape.workers += u32::from(unit != Unit::Server);
+        self.shape.workers += if unit == Unit::Server { 0 } else { self.workers };
         self.shape.servers += u32::from(unit != Unit::Worker);
         self.now = time;
         self.look_ahead(joint_steps);
@@ -372,6 +461,55 @@ impl Optimus {
     fn in_place(&self, state: &State) -> bool {
         let rules = &state.settings.shape;
         self.resize_in_place && rules.grow_in_place && !rules.equal_per_server
+    }
+
+    /// Allocates and places the jobs that aren't passed over. `is_round`: all of them, not only those that wait.
+    /// Returns the candidates that got their smallest shape, and those of them that found no room for it.
+    fn plan<'a>(
+        &self,
+        round: &mut Round<'a>,
+        is_round: bool,
+        passed_over: &[(&'a Arc<Job>, Reason)],
+    ) -> Result<(Vec<Candidate<'a>>, Homeless<'a>), EngineError> {
+        let state = round.state;
+        let mut ledger = Ledger::of(state);
+        let skipped: BTreeSet<JobId> = passed_over.iter().map(|(job, _)| job.id).collect();
+        passed_over.iter().for_each(|(job, reason)| round.proposal.wait(job, reason.clone()));
+        let mut candidates = Vec::with_capacity(if is_round { state.jobs.len() } else { 0 });
+        for job in state.jobs.values() {
+            let waits = job.verdict.allocation().is_none();
+            if skipped.contains(&job.id) {
+                continue;
+            }
+            if (is_round || waits) && state.mandate(job) == Mandate::Free {
+                candidates.push(Candidate::new(self, state, job));
+            } else if !waits {
+                // The job can't be changed now, but its slots count.
+                ledger.take(job, &job.total(job.shape()), 1);
+            }
+        }
+        round.budget.spend(candidates.len() as u64)?;
+        guess_unknown_times(&mut candidates);
+        candidates.sort_by_cached_key(|candidate| {
+            let ratio = if self.short_first { candidate.response_ratio(state.now) } else { 0.0 };
+            (Reverse(state.priority(candidate.job)), Reverse(ratio.to_bits()), candidate.job.id)
+        });
+        self.allocate(round, &mut candidates, &mut ledger)?;
+        // The slots of jobs that will wait are free for the others.
+        let waiting = round.proposal.changes.iter().filter_map(|(id, _)| state.job(*id));
+        waiting.for_each(|job| round.board.release(state, job));
+        if self.rescale_cost {
+            // Units that unearned changes leave go to the other jobs, if that earns their restarts.
+            for _ in 0..HANDED_OUT_AGAIN {
+                if !keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state)) {
+                    break;
+                }
+                self.hand_out(round, &mut candidates, &mut ledger)?;
+            }
+            keep_what_restarts_do_not_earn(&mut candidates, &mut ledger, self.in_place(state));
+        }
+        let homeless = self.place(round, &candidates)?;
+        Ok((candidates, homeless))
     }
 
     /// §4.1: hands out units by marginal gain. Jobs that don't get their smallest shape leave `candidates` with a
@@ -404,7 +542,8 @@ impl Optimus {
         ledger: &mut Ledger,
     ) -> Result<(), EngineError> {
         for candidate in &mut *candidates {
-            (candidate.worker_fits, candidate.server_fits) = (!candidate.keeps, !candidate.keeps);
+            (candidate.most_workers, candidate.server_fits) =
+                if candidate.keeps { (0, false) } else { (u32::MAX, true) };
             candidate.look_ahead(self.joint_steps);
         }
         let mut steps = self.flood(candidates, ledger);
@@ -417,17 +556,17 @@ impl Optimus {
             .map(|(at, candidate)| (candidate.gain.to_bits(), Reverse(at as u32)))
             .collect();
         while let Some(mut top) = heap.peek_mut() {
-            steps += 1;
             let candidate = &mut candidates[top.1.0 as usize];
+            steps += candidate.compared();
             let job = candidate.job;
-            let both;
+            let several;
             let unit = candidate.next.0;
             let amounts = match unit {
-                Unit::Worker => &candidate.worker,
+                Unit::Worker if candidate.workers == 1 => &candidate.worker,
                 Unit::Server => &candidate.server,
-                Unit::Both => {
-                    both = job.total(Shape { workers: 1, servers: 1 });
-                    &both
+                Unit::Worker | Unit::Both => {
+                    several = job.total(Shape { workers: candidate.workers, servers: u32::from(unit == Unit::Both) });
+                    &several
                 }
             };
             if ledger.has(job, amounts) {
@@ -435,7 +574,9 @@ impl Optimus {
                 candidate.step(self.joint_steps);
             } else {
                 // The remaining room only shrinks, so this unit is excluded for the round.
-                candidate.worker_fits &= unit == Unit::Server;
+                if unit != Unit::Server {
+                    candidate.most_workers = candidate.shape.workers + candidate.workers - 1;
+                }
                 candidate.server_fits &= unit == Unit::Worker;
                 candidate.look_ahead(self.joint_steps);
             }
@@ -483,7 +624,7 @@ impl Optimus {
             let before = candidate.shape;
             while candidate.gain > level {
                 candidate.step(self.joint_steps);
-                steps += 1;
+                steps += candidate.compared();
             }
             let more = candidate.above(before);
             let fits = ledger.has(candidate.job, &more);
@@ -509,8 +650,8 @@ impl Optimus {
     }
 
     /// §4.2: smaller jobs first, each evenly on the minimum number of servers. Jobs with an unchanged shape stay,
-    /// unless one of their servers is draining and there is room elsewhere.
-    fn place(&self, round: &mut Round<'_>, candidates: &[Candidate<'_>]) -> Result<(), EngineError> {
+    /// unless one of their servers is draining and there is room elsewhere. Returns the jobs without a place.
+    fn place<'a>(&self, round: &mut Round<'_>, candidates: &[Candidate<'a>]) -> Result<Homeless<'a>, EngineError> {
         let Round { state, board, budget, last, proposal, .. } = round;
         let leaving = leaving(state);
         let mut moving: Vec<(f64, &Candidate<'_>)> = candidates
@@ -540,19 +681,21 @@ impl Optimus {
             moving.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.job.id.cmp(&b.job.id)));
         }
         let spared = if self.spare_gpus { smallest_gpu_worker(state) } else { None };
-        let mut homeless: Vec<(JobId, &Job, Shape)> = Vec::new();
+        let mut homeless: Vec<(&'a Arc<Job>, Shape)> = Vec::new();
         for (_, candidate) in &moving {
             match self.find_place(state, candidate, spared.as_ref(), board, last, budget)? {
                 Some(allocation) => proposal.run(candidate.job, allocation),
-                None => homeless.push((candidate.job.id, candidate.job, candidate.shape)),
+                None => homeless.push((candidate.job, candidate.shape)),
             }
         }
         let mut largest = Largest::default();
-        for (_, job, shape) in homeless {
+        let mut reasons = Vec::with_capacity(homeless.len());
+        for (job, shape) in homeless {
             let reason = largest.reason(state, &board.room, job, shape);
-            proposal.wait(job, reason);
+            proposal.wait(job, reason.clone());
+            reasons.push((job, reason));
         }
-        Ok(())
+        Ok(reasons)
     }
 
     /// §5.2: gives jobs that keep their places other workers instead of slow ones, if that earns a restart back. The
@@ -661,10 +804,10 @@ impl Optimus {
         let least = candidate.bounds.least();
         let mut shape = candidate.shape;
         while shape != least {
-            // The role that exceeds its minimum by more gives up one slot.
+            // The role that exceeds its minimum by more gives up one slot, or as many as lead to an allowed number.
             let (w, p) = (shape.workers - least.workers, shape.servers - least.servers);
             if w >= p {
-                shape.workers -= 1;
+                shape.workers = candidate.fewer_workers(shape);
             } else {
                 shape.servers -= 1;
             }

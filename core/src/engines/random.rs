@@ -57,10 +57,10 @@ impl Engine for Random {
         waiting.sort_by_key(|(lot, job)| (*lot, job.id));
         let mut largest = Largest::default();
         for (_, job) in waiting {
-            let bounds = job.spec.bounds();
+            let bounds = job.bounds();
             let between = |draws: &mut ChaCha8Rng, (from, to): (u32, u32)| from + draws.next_u32() % (to - from + 1);
-            let drawn =
-                Shape { workers: between(&mut draws, bounds.workers), servers: between(&mut draws, bounds.servers) };
+            let workers = bounds.workers_at_most(between(&mut draws, bounds.workers));
+            let drawn = Shape { workers, servers: between(&mut draws, bounds.servers) };
             let mut found = None;
             for shape in [drawn, bounds.least()] {
                 let total = job.total(shape);

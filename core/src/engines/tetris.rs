@@ -51,7 +51,7 @@ impl Engine for Tetris {
         order.sort_by(|(mine, a), (theirs, b)| mine.total_cmp(theirs).then(a.id.cmp(&b.id)));
         let mut shapes: Vec<(&Arc<Job>, Shape)> = Vec::new();
         for (_, job) in order {
-            let least = job.spec.bounds().least();
+            let least = job.bounds().least();
             let total = job.total(least);
             if ledger.has(job, &total) {
                 ledger.take(job, &total, 1);
@@ -83,7 +83,7 @@ impl Engine for Tetris {
 
 /// Predicted remaining time in the smallest shape × its dominant share. Jobs without a prediction count by their share.
 fn remaining_work(state: &State, job: &Job) -> f64 {
-    let least = job.spec.bounds().least();
+    let least = job.bounds().least();
     let time = job.remaining_time(least).map_or(1.0, Span::as_seconds);
     time * job.total(least).dominant_share(&state.usable)
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{
     decision::{Slot, Verdict, WorkState},
     ids::JobId,
-    job::Job,
+    job::{Job, Sizes},
     reason::{Reason, ReasonKind, Scope},
     scheduler::Scheduler,
     settings::Mode,
@@ -175,9 +175,13 @@ fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
         let text = format!("planned {} on {}{more}", planned.shape(), names.join(", "));
         add(Topic::Bounds, false, text);
     }
-    let bounds = job.spec.bounds();
+    let bounds = job.bounds();
     let (least, most) = (bounds.least(), bounds.most());
-    add(Topic::Bounds, false, format!("may have {least} to {most}; requested {}", job.spec.requested()));
+    let sizes = match &bounds.sizes {
+        Sizes::Any => String::new(),
+        sizes => format!(", with {sizes} workers"),
+    };
+    add(Topic::Bounds, false, format!("may have {least} to {most}{sizes}; requested {}", job.spec.requested()));
     if let Some(text) = gpu_types(state, job) {
         add(Topic::Bounds, false, text);
     }
@@ -197,7 +201,8 @@ fn gpu_types(state: &State, job: &Job) -> Option<String> {
     let (fit, types) = (job.learnt.fits.speed.as_ref(), state.type_speeds());
     let options = choice.iter().map(|(kind, free)| {
         let curve = fit.map(|fit| fit.curve_by(types.of(job.tenant), job.worker.speed_type(), kind.0));
-        let speed = curve.map(|curve| curve.speed(shape.servers, shape.workers));
+        let table = fit.and_then(|fit| fit.table()).map_or(1.0, |table| table.factor(shape.workers));
+        let speed = curve.map(|curve| curve.speed(shape.servers, shape.workers) * table);
         let speed = speed.map_or_else(String::new, |speed| format!(", {speed:.2} steps/s with {shape}"));
         format!("{} ({} free{speed})", state.resources.name(*kind), state.resources.format(*kind, (*free).max(0)))
     });
@@ -207,11 +212,13 @@ fn gpu_types(state: &State, job: &Job) -> Option<String> {
 
 /// The domain that the job is kept in, and the one that it asks for.
 fn topology(state: &State, job: &Job) -> Option<String> {
-    let topology = Topology::of(&job.spec.labels);
-    let asks = match topology {
-        Topology { require: Some(level), .. } => format!("it requires one {level}"),
-        Topology { prefer: Some(level), .. } => format!("it prefers one {level}"),
-        _ => return None,
+    let Topology { require, prefer } = Topology::of(&job.spec.labels);
+    let asks = match (require, prefer) {
+        // A level that isn't narrower than the required one changes nothing.
+        (Some(outer), Some(inner)) if inner > outer => format!("it requires one {outer} and prefers one {inner}"),
+        (Some(level), _) => format!("it requires one {level}"),
+        (None, Some(level)) => format!("it prefers one {level}"),
+        (None, None) => return None,
     };
     let Some((domain, scarce, free)) = state.domain_room(job) else {
         let why = match job.verdict.allocation() {
@@ -332,7 +339,7 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
         Some(fit) => {
             let shape = job.shape();
             let now = if shape.is_empty() { job.spec.requested() } else { shape };
-            let more = Some(Shape { workers: now.workers + 1, ..now }).filter(|more| job.spec.bounds().hold(*more));
+            let more = job.bounds().more_workers(now.workers).map(|workers| Shape { workers, ..now });
             let text = format!(
                 "{:.2} steps/s predicted with {now}{}, from {}{}",
                 fit.speed(now.servers, now.workers),

@@ -8,7 +8,8 @@ use super::{
     issued::Issued,
     learnt::Learnt,
     seen::Seen,
-    spec::{JobSpec, StopChoice, TrainingMode},
+    sizes::Sizes,
+    spec::{Bounds, JobSpec, StopChoice, TrainingMode},
 };
 use crate::{
     decision::Verdict,
@@ -110,6 +111,9 @@ pub struct Job {
     /// ([`Topology`](crate::topology::Topology)). A snapshot of a journal has it apart.
     #[serde(skip)]
     pub domain: Option<Arc<Domain>>,
+    /// The numbers of workers with which it can run, as read from its labels.
+    #[serde(skip)]
+    pub(crate) sizes: Sizes,
 }
 
 impl Job {
@@ -121,6 +125,18 @@ impl Job {
     /// The planned numbers of workers and parameter servers.
     pub fn shape(&self) -> Shape {
         self.verdict.allocation().map_or(Shape::default(), |allocation| allocation.shape())
+    }
+
+    /// The counts that an engine can choose. O(1), or O(listed sizes).
+    #[inline]
+    pub fn bounds(&self) -> Bounds {
+        self.spec.bounds_with(self.sizes.clone())
+    }
+
+    /// Whether what was measured with one number of workers says little about another: the job has sizes, and no
+    /// parameter servers.
+    pub(crate) fn has_speed_table(&self) -> bool {
+        self.spec.server.is_none() && self.sizes != Sizes::Any
     }
 
     /// Demand of one slot.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
 use thiserror::Error;
 use toml::{Table, Value};
 
 use super::{
-    spec::Convergence, spec::Dataset, spec::JobSpec, spec::JobSpecError, spec::Partition, spec::ProfiledSpeed,
-    spec::Resize, spec::RoleSpec, spec::StopChoice, spec::TrainingMode, utility::Utility,
+    sizes::Parallel, sizes::Sizes, spec::Convergence, spec::Dataset, spec::JobSpec, spec::JobSpecError,
+    spec::Partition, spec::ProfiledSpeed, spec::Resize, spec::RoleSpec, spec::StopChoice, spec::TrainingMode,
+    utility::Utility,
 };
 use crate::{
     amount::Unit,
@@ -73,8 +74,10 @@ struct File {
     partitions: Option<Partitions>,
     #[serde(default)]
     constraints: Constraints,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "table")]
     topology: Closeness,
+    #[serde(default, deserialize_with = "table")]
+    parallel: Cut,
     #[serde(default, with = "forms::optional_span")]
     time_limit: Option<Span>,
     #[serde(default, with = "forms::optional_span")]
@@ -111,6 +114,11 @@ struct Constraints {
     labels: BTreeMap<String, String>,
 }
 
+/// Reads a table. Without this, an array would do as well, with values in the order of the fields.
+fn table<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D::Error> {
+    T::deserialize(Table::deserialize(from)?).map_err(D::Error::custom)
+}
+
 /// The job's [`Topology`], as the file has it.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
@@ -120,16 +128,40 @@ struct Closeness {
 }
 
 impl Closeness {
-    /// Adds its labels, which are a job's only form outside of files.
-    fn add_to(self, labels: &mut BTreeMap<String, String>) -> Result<(), JobSpecError> {
-        let levels = [(Topology::REQUIRE, self.require), (Topology::PREFER, self.prefer)];
-        for (label, level) in levels.into_iter().filter_map(|(label, level)| Some((label, level?))) {
-            if labels.insert(label.into(), level).is_some() {
-                return Err(wrong(label, "stands in constraints.labels, too; leave one of them out"));
-            }
-        }
-        Ok(())
+    fn labels(self) -> [(&'static str, Option<String>); 2] {
+        [(Topology::REQUIRE, self.require), (Topology::PREFER, self.prefer)]
     }
+}
+
+/// The job's [`Parallel`], as the file has it.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Cut {
+    tp: Option<u32>,
+    pp: Option<u32>,
+    ep: Option<u32>,
+}
+
+impl Cut {
+    fn labels(self) -> [(&'static str, Option<String>); 3] {
+        let numbers = [self.tp, self.pp, self.ep].map(|number| number.map(|number| number.to_string()));
+        let [tp, pp, ep] = Parallel::LABELS;
+        let [t, p, e] = numbers;
+        [(tp, t), (pp, p), (ep, e)]
+    }
+}
+
+/// Adds what the file says in keys of its own to the labels, which are its only form outside of files.
+fn add(
+    labels: &mut BTreeMap<String, String>,
+    more: impl IntoIterator<Item = (&'static str, Option<String>)>,
+) -> Result<(), JobSpecError> {
+    for (label, value) in more.into_iter().filter_map(|(label, value)| Some((label, value?))) {
+        if labels.insert(label.into(), value).is_some() {
+            return Err(wrong(label, "stands in constraints.labels, too; leave one of them out"));
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn parse(text: &str) -> Result<JobSpec, JobFileError> {
@@ -165,8 +197,15 @@ fn value_at(table: &Table, key: &str) -> Option<String> {
 
 fn build(file: File) -> Result<JobSpec, JobFileError> {
     let mut labels = file.constraints.labels;
-    file.topology.add_to(&mut labels)?;
-    let spec = JobSpec {
+    let Role { spec: worker, sizes, max: worker_max, requested: worker_requested } = role("worker", file.worker)?;
+    add(&mut labels, file.topology.labels())?;
+    add(&mut labels, file.parallel.labels())?;
+    add(&mut labels, [(Sizes::LABEL, sizes)])?;
+    let server = file.server.map(|table| role("server", table)).transpose()?;
+    if server.as_ref().is_some_and(|server| server.sizes.is_some()) {
+        return Err(wrong("server.sizes", "has no meaning: only the number of workers can be restricted").into());
+    }
+    let mut spec = JobSpec {
         model: file.model.unwrap_or_else(|| file.name.clone()),
         name: file.name,
         tenant: file.tenant.unwrap_or_else(|| "default".into()),
@@ -177,8 +216,8 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         batch: file.batch.unwrap_or(1),
         examples: file.examples,
         convergence: convergence(file.epochs, file.convergence)?,
-        worker: role("worker", file.worker)?,
-        server: file.server.map(|table| role("server", table)).transpose()?,
+        worker,
+        server: server.map(|server| server.spec),
         separate_roles: file.separate_roles,
         model_size: file.model_size,
         utility: file.utility,
@@ -194,6 +233,7 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         restart_cost: file.restart_cost,
         profile: file.profile,
     };
+    spec.count_workers(worker_max, worker_requested);
     spec.validate_new()?;
     Ok(spec)
 }
@@ -215,17 +255,28 @@ fn wrong(key: &str, problem: impl ToString) -> JobSpecError {
     JobSpecError { key: key.into(), problem: problem.to_string() }
 }
 
-const ROLE_KEYS: &str = "gpu, \"gpu:<type>\", cpu, memory, disk, bandwidth, resources, min, max, requested and command";
+const ROLE_KEYS: &str =
+    "gpu, \"gpu:<type>\", cpu, memory, disk, bandwidth, resources, min, max, requested, sizes and command";
 
-fn role(key: &str, table: Table) -> Result<RoleSpec, JobSpecError> {
+/// A role's table.
+struct Role {
+    spec: RoleSpec,
+    max: Option<u32>,
+    requested: Option<u32>,
+    /// The label's value.
+    sizes: Option<String>,
+}
+
+fn role(key: &str, table: Table) -> Result<Role, JobSpecError> {
     let mut role = RoleSpec { min: 1, ..RoleSpec::default() };
-    let (mut max, mut requested) = (None, None);
+    let (mut max, mut requested, mut listed) = (None, None, None);
     for (field, value) in table {
         let path = format!("{key}.{field}");
         match field.as_str() {
             "min" => role.min = count(&path, &value)?,
             "max" => max = Some(count(&path, &value)?),
             "requested" => requested = Some(count(&path, &value)?),
+            "sizes" => listed = Some(sizes(&path, &value)?),
             "command" => match value {
                 Value::String(text) => role.command = text,
                 other => return Err(wrong(&path, format!("{other} must be a string"))),
@@ -253,7 +304,19 @@ fn role(key: &str, table: Table) -> Result<RoleSpec, JobSpecError> {
     // `requested` is the default of `max`.
     role.requested = requested.unwrap_or(role.min);
     role.max = max.unwrap_or(role.requested);
-    Ok(role)
+    Ok(Role { spec: role, max, requested, sizes: listed })
+}
+
+/// A text, a number or a list of numbers.
+fn sizes(path: &str, value: &Value) -> Result<String, JobSpecError> {
+    let number = |value: &Value| value.as_integer().map(|number| number.to_string());
+    let text = match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(all) => all.iter().map(number).collect::<Option<Vec<_>>>().map(|all| all.join(",")),
+        other => number(other),
+    };
+    let allowed = "must be a list such as [1, 2, 4], \"multiples of 4\" or \"powers of 2\"";
+    text.ok_or_else(|| wrong(path, format!("{} {allowed}", shown(&value.to_string(), SHOWN))))
 }
 
 fn count(path: &str, value: &Value) -> Result<u32, JobSpecError> {
@@ -374,6 +437,16 @@ mod tests {
             let error = cut(parts).unwrap_err();
             assert!(error.contains(expected), "{parts}: {error}");
         }
+        let sized = |rest: &str| parse(&format!("name = \"a\"\nmode = \"allreduce\"\n{rest}")).unwrap();
+        for (text, counts) in [
+            ("worker = { gpu = 1, sizes = [4, 8] }", (1, 4, 4)),
+            ("worker = { gpu = 1, min = 3, max = 20, sizes = \"powers of 2\" }", (3, 4, 20)),
+            ("worker = { gpu = 4, max = 8 }\nparallel = { tp = 4, pp = 2 }", (1, 2, 8)),
+            ("worker = { \"gpu:a|b\" = 2, max = 12, sizes = \"multiples of 3\" }\nparallel = { tp = 4 }", (1, 6, 12)),
+        ] {
+            let worker = sized(text).worker;
+            assert_eq!((worker.min, worker.requested, worker.max), counts, "{text}");
+        }
         let counted = parse("name = \"a\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\nepochs = 90").unwrap();
         assert_eq!((counted.convergence.fixed(), spec.convergence.fixed()), (Some(90), None));
         let table = "name = \"a\"\nmode = \"allreduce\"\nworker = { cpu = 1 }\n\
@@ -395,6 +468,49 @@ mod tests {
             (with("worker = { gpu = 1 }\nserver = { cpu = 1 }"), "allreduce"),
             (with("worker = { gpu = 1 }\nbatches = 2"), "batches"),
             (with("worker = { gpu = 1 }\nseparate_roles = true"), "separate_roles"),
+            (with("worker = { gpu = 1, sizes = \"even\" }"), "worker.sizes: \"even\" must be a number of workers"),
+            (with("worker = { gpu = 1, sizes = { of = 2 } }"), "worker.sizes: { of = 2 } must be a list"),
+            (with("worker = { gpu = 1, sizes = [1, \"2\"] }"), "worker.sizes: [1, \"2\"] must be a list"),
+            (with("worker = { gpu = 1, sizes = [] }"), "worker.sizes: \"\" must be a number"),
+            (
+                with("worker = { gpu = 1, max = 8, requested = 3, sizes = [2, 4] }"),
+                "3 isn't one of the job's sizes (2,4); \
+                ask for 2 or 4",
+            ),
+            (
+                with("worker = { gpu = 1, min = 5, max = 7, sizes = [2, 4, 8] }"),
+                "none is from worker.min = 5 to \
+                worker.max = 7",
+            ),
+            (
+                with("worker = { gpu = 1, max = 4 }\nparallel = { tp = 4, pp = 2 }"),
+                "parallel: one replica takes 8 \
+                workers, and worker.max = 4 allows fewer",
+            ),
+            (with("worker = { gpu = 1, max = 4 }\nparallel = { tp = 0 }"), "parallel.tp: \"0\" must be a whole number"),
+            (with("worker = { gpu = 1, max = 4 }\nparallel = { tp = -1 }"), "parallel"),
+            (with("worker = { gpu = 1, max = 4 }\nparallel = { dp = 1 }"), "unknown field `dp`"),
+            (with("worker = { gpu = 1, max = 4 }\nparallel = [2, 2]"), "expected a map"),
+            (with("worker = { gpu = 1, max = 4 }\ntopology = [\"rack\", \"server\"]"), "expected a map"),
+            (
+                with("worker = { gpu = 1, max = 10000 }\nparallel = { tp = 1024, pp = 1024, ep = 1024 }"),
+                "takes 1073741824",
+            ),
+            (
+                with("worker = { gpu = 1, sizes = [1] }\nconstraints = { labels = { \"worker.sizes\" = \"2\" } }"),
+                "worker.sizes: stands in constraints.labels, too",
+            ),
+            (
+                with(
+                    "worker = { gpu = 1, max = 4, sizes = [4] }\ndataset = { chunks = 1, batches_per_chunk = 1, \
+                    epochs = 1 }",
+                ),
+                "worker.sizes: 4 with a dataset",
+            ),
+            (
+                "name = \"x\"\nworker = { cpu = 1 }\nserver = { cpu = 1, sizes = [2] }".into(),
+                "server.sizes: has no meaning",
+            ),
             ("name = \"x\"\nworker = { cpu = 1 }\nserver = { cpu = 1 }\nseparate_roles = 1".into(), "boolean"),
             (with("worker = { gpu = 1 }\ndeadline = \"soon\""), "deadline"),
             (with("worker = { gpu = 1 }\npartitions = 2"), "resize"),

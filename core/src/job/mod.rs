@@ -6,6 +6,7 @@ mod issued;
 mod learnt;
 mod pairs;
 mod seen;
+mod sizes;
 mod spec;
 mod stop;
 mod training;
@@ -17,6 +18,7 @@ pub use self::{
     issued::{Issued, Service},
     learnt::{Fits, Learnt, Progress, Stragglers},
     seen::{Phase, Seen},
+    sizes::{Parallel, Sizes},
     spec::{
         Bounds, Convergence, Dataset, JobSpec, JobSpecError, Partition, ProfiledSpeed, Resize, RoleSpec, StopChoice,
         TrainingMode,

@@ -3,9 +3,16 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use thiserror::Error;
 
-use super::{file, file::JobFileError, pairs, utility::Utility};
+use super::{
+    file,
+    file::JobFileError,
+    pairs,
+    sizes::{MOST_WORKERS, Parallel, Sizes},
+    utility::Utility,
+};
 use crate::{
     forms,
     resources::{GpuTypes, is_gpu},
@@ -236,7 +243,8 @@ pub struct JobSpec {
     /// replica.
     pub partitions: Vec<Partition>,
     /// Labels that a server must have. `topology.require` and `topology.prefer` say how close to each other the job's
-    /// slots must be ([`Topology`]).
+    /// slots must be ([`Topology`]). `worker.sizes` and `parallel.tp`, `parallel.pp` and `parallel.ep` say with how
+    /// many workers it can run ([`JobSpec::sizes`]).
     pub labels: BTreeMap<String, String>,
     /// Run time after which the job is stopped.
     pub time_limit: Option<Span>,
@@ -414,6 +422,7 @@ impl JobSpec {
         if let Some(accuracy) = self.accuracy.filter(|accuracy| !(0.0..=1.0).contains(accuracy)) {
             return fail("accuracy", format!("{accuracy} must be from 0 to 1"));
         }
+        self.validate_sizes()?;
         self.validate_labels()?;
         self.validate_stop()?;
         self.validate_partitions()?;
@@ -488,6 +497,51 @@ impl JobSpec {
         Ok(())
     }
 
+    fn validate_sizes(&self) -> Result<(), JobSpecError> {
+        let fail = |key: &str, problem: String| Err(JobSpecError { key: key.into(), problem });
+        if let Some(text) = self.labels.get(Sizes::LABEL) {
+            if text.len() > LONGEST_LABEL_VALUE {
+                let problem = format!("{} bytes must be at most {LONGEST_LABEL_VALUE}", text.len());
+                return fail(Sizes::LABEL, problem);
+            }
+            text.parse::<Sizes>().or_else(|problem| fail(Sizes::LABEL, problem).map(|()| Sizes::Any))?;
+        }
+        let parallel =
+            Parallel::of(&self.labels).map_err(|(key, problem)| JobSpecError { key: key.into(), problem })?;
+        let key = match parallel {
+            Some(_) => "parallel",
+            None if self.labels.contains_key(Sizes::LABEL) => Sizes::LABEL,
+            None => return Ok(()),
+        };
+        if self.dataset.is_some() {
+            let problem = "engines that dispatch data chunks choose any number of workers; leave out one of the two";
+            return fail(key, format!("{} with a dataset: {problem}", self.sizes()));
+        }
+        let (min, max) = (self.worker.min, self.worker.max);
+        if let Some(group) = parallel.map(|parallel| parallel.group(self.worker.whole_gpus()))
+            && group > u64::from(max)
+        {
+            return fail(key, format!("one replica takes {group} workers, and worker.max = {max} allows fewer"));
+        }
+        let sizes = self.sizes();
+        if sizes == Sizes::Listed(SmallVec::new()) {
+            let group = parallel.map_or(1, |parallel| parallel.group(self.worker.whole_gpus()));
+            let problem = format!("{} has no multiple of {group}, as parallel needs", self.labels[Sizes::LABEL]);
+            return fail(Sizes::LABEL, problem);
+        }
+        if sizes.at_least(min).is_none_or(|least| least > max) {
+            return fail(key, format!("{sizes}: none is from worker.min = {min} to worker.max = {max}"));
+        }
+        let requested = self.worker.requested;
+        if !sizes.has(requested) {
+            let near = [sizes.at_most(requested), sizes.at_least(requested)].into_iter().flatten();
+            let near: Vec<_> = near.filter(|size| (min..=max).contains(size)).map(|size| size.to_string()).collect();
+            let problem = format!("{requested} isn't one of the job's sizes ({sizes}); ask for {}", near.join(" or "));
+            return fail("worker.requested", problem);
+        }
+        Ok(())
+    }
+
     fn validate_stop(&self) -> Result<(), JobSpecError> {
         let fail = |key: &str, problem: &str| Err(JobSpecError { key: key.into(), problem: problem.into() });
         if self.stop == StopChoice::Accuracy && self.accuracy.is_none() {
@@ -539,11 +593,37 @@ impl JobSpec {
 
     /// The counts that an engine can choose: the job's limits under its `resize` rule.
     pub fn bounds(&self) -> Bounds {
+        self.bounds_with(self.sizes())
+    }
+
+    /// The same with the job's [sizes](Self::sizes), which take longer to read than all else.
+    pub(super) fn bounds_with(&self, sizes: Sizes) -> Bounds {
         let counts =
             |role: &RoleSpec, fixed: bool| if fixed { (role.requested, role.requested) } else { (role.min, role.max) };
-        let workers = counts(&self.worker, self.resize == Resize::Fixed);
+        let (fewest, most) = counts(&self.worker, self.resize == Resize::Fixed);
         let servers = self.server.as_ref().map_or((0, 0), |role| counts(role, self.resize != Resize::Any));
-        Bounds { workers, servers }
+        let workers = (sizes.at_least(fewest).unwrap_or(fewest), sizes.at_most(most).unwrap_or(most));
+        Bounds { workers, servers, sizes }
+    }
+
+    /// The numbers of workers with which the job can run: those of the label `worker.sizes` that are multiples of what
+    /// its [`Parallel`] needs, within the limits of [`bounds`](Self::bounds). O(1) without such labels.
+    pub fn sizes(&self) -> Sizes {
+        if self.labels.is_empty() {
+            return Sizes::Any;
+        }
+        let parallel = Parallel::of(&self.labels).ok().flatten();
+        let group = parallel.map_or(1, |parallel| parallel.group(self.worker.whole_gpus()));
+        Sizes::of(&self.labels).in_groups_of(group.try_into().unwrap_or(u32::MAX))
+    }
+
+    /// Sets the workers' `max` and `requested`, by default the smallest of the job's [sizes](Self::sizes) from `min`
+    /// on, or `min` if that is beyond `max`.
+    pub fn count_workers(&mut self, max: Option<u32>, requested: Option<u32>) {
+        let most = max.unwrap_or(MOST_WORKERS);
+        let least = self.sizes().at_least(self.worker.min).filter(|least| *least <= most);
+        self.worker.requested = requested.unwrap_or(least.unwrap_or(self.worker.min));
+        self.worker.max = max.unwrap_or(self.worker.requested);
     }
 
     /// Environment variables of the job's processes. The manager adds its own.
@@ -561,6 +641,10 @@ impl JobSpec {
             ("TRAINMASTER_PATIENCE", self.convergence.patience.to_string()),
             ("TRAINMASTER_MAX_EPOCHS", self.convergence.max_epochs.to_string()),
         ];
+        if let Ok(Some(Parallel { tensor, pipeline, expert })) = Parallel::of(&self.labels) {
+            let names = ["TRAINMASTER_TP", "TRAINMASTER_PP", "TRAINMASTER_EP"];
+            environment.extend(names.into_iter().zip([tensor, pipeline, expert].map(|number| number.to_string())));
+        }
         if !self.partitions.is_empty() {
             // The characters need no quotes in any shell: a chain of three is -:0:1. A part after two others has both
             // as 0+1.
@@ -604,6 +688,12 @@ impl RoleSpec {
         used.map(|(name, amount)| (named(name), *amount)).collect()
     }
 
+    /// Whole GPUs of one slot, of any type. 1 if it has none, or a part of one.
+    pub(super) fn whole_gpus(&self) -> u32 {
+        let most = self.demand.iter().filter(|(name, _)| is_gpu(name)).map(|(_, milli)| milli / 1000).max();
+        most.map_or(1, |gpus| u32::try_from(gpus).unwrap_or(u32::MAX).max(1))
+    }
+
     fn validate(&self, key: &str) -> Result<(), JobSpecError> {
         let fail = |field: &str, problem: String| Err(JobSpecError { key: format!("{key}.{field}"), problem });
         if self.demand.len() > MOST_RESOURCES {
@@ -639,8 +729,9 @@ impl RoleSpec {
         if self.demand.values().all(|value| *value == 0) {
             return fail("cpu", "a demand of nothing can't be scheduled; give at least one resource".into());
         }
-        if self.min == 0 || self.min > self.max || self.max > 10_000 {
-            return fail("max", format!("min = {}, max = {} must be 1 ≤ min ≤ max ≤ 10000", self.min, self.max));
+        if self.min == 0 || self.min > self.max || self.max > MOST_WORKERS {
+            let problem = format!("min = {}, max = {} must be 1 ≤ min ≤ max ≤ {MOST_WORKERS}", self.min, self.max);
+            return fail("max", problem);
         }
         if !(self.min..=self.max).contains(&self.requested) {
             return fail(
@@ -680,13 +771,17 @@ fn validate_types(name: &str, types: GpuTypes<'_>) -> Result<(), String> {
     }
 }
 
-/// Inclusive ranges of a job's counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The counts that a job can have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
-    /// Minimum and maximum.
+    /// Minimum and maximum, both of them allowed.
     pub workers: (u32, u32),
     /// Minimum and maximum. (0, 0) for all-reduce.
     pub servers: (u32, u32),
+    /// Which numbers of workers between them are allowed. Bounds are only saved of jobs with a dataset, which have no
+    /// sizes.
+    #[serde(skip)]
+    pub sizes: Sizes,
 }
 
 impl Bounds {
@@ -694,6 +789,24 @@ impl Bounds {
     pub fn hold(&self, shape: Shape) -> bool {
         (self.workers.0..=self.workers.1).contains(&shape.workers)
             && (self.servers.0..=self.servers.1).contains(&shape.servers)
+            && self.sizes.has(shape.workers)
+    }
+
+    /// The next larger number of workers.
+    #[inline]
+    pub fn more_workers(&self, workers: u32) -> Option<u32> {
+        self.sizes.at_least(workers + 1).filter(|more| *more <= self.workers.1)
+    }
+
+    /// The next smaller number of workers, or the smallest.
+    #[inline]
+    pub fn fewer_workers(&self, workers: u32) -> u32 {
+        self.sizes.at_most(workers.saturating_sub(1)).map_or(self.workers.0, |fewer| fewer.max(self.workers.0))
+    }
+
+    /// The largest allowed number of workers that is at most this one, or the smallest.
+    pub fn workers_at_most(&self, workers: u32) -> u32 {
+        self.fewer_workers(workers.saturating_add(1))
     }
 
     /// The smallest allowed shape.

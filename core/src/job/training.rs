@@ -83,7 +83,7 @@ impl Training {
     /// # Errors
     /// The job can't be counted in slots.
     pub fn of(job: &Job) -> Result<Self, TrainingError> {
-        let servers = job.spec.bounds().servers.1.min(1);
+        let servers = job.bounds().servers.1.min(1);
         Self::new(&job.spec, job.learnt.fits.speed.as_ref().map(|fit| fit.speed(servers, 1)))
     }
 

@@ -165,6 +165,7 @@ impl Scheduler {
             decided_at: self.decided_at,
             wake_at: self.wake_at,
             domains: self.state.saved_domains(),
+            tables: self.state.saved_tables(),
         }
     }
 
@@ -183,6 +184,7 @@ impl Scheduler {
             scheduler.engine.read_memo(saved.memo_version, &saved.memo).unwrap_or_else(|| scheduler.engine.new_memo());
         scheduler.state = saved.state;
         scheduler.state.restore_domains(saved.domains);
+        scheduler.state.restore_tables(saved.tables);
         scheduler.next_ticket = saved.next_ticket;
         scheduler.digest = saved.digest;
         scheduler.decided_at = saved.decided_at;

@@ -12,7 +12,10 @@ use thiserror::Error;
 use crate::{
     decision::Proposal,
     engine::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
-    fit::{Convergence, ConvergenceOptions, OptStop, Prediction, SpeedFit, SpeedOptions, TypeSpeeds, learning_curve},
+    fit::{
+        Convergence, ConvergenceOptions, OptStop, Prediction, SpeedFit, SpeedOptions, SpeedSample, TypeSpeeds,
+        learning_curve,
+    },
     guard::{self, Violation},
     ids::{JobId, TicketId},
     job::{Fits, Job},
@@ -210,7 +213,15 @@ fn fit(job: &Job, model: Option<&Model>, types: &TypeSpeeds) -> Fits {
     let of_type = |kind: u16| all.iter().filter(|sample| sample.server_type == kind).copied().collect::<Vec<_>>();
     // A profile may be of any type. It counts until there is a report.
     let own = Some(of_type(on)).filter(|own| !own.is_empty()).unwrap_or_else(|| of_type(0));
-    let speed = SpeedFit::on_type(form, &own, others.as_ref(), on, types);
+    let mut speed = SpeedFit::on_type(form, &own, others.as_ref(), on, types);
+    if job.has_speed_table() {
+        let alike = |sample: &SpeedSample| {
+            sample.server_type == on && sample.batch.is_none_or(|batch| batch == job.spec.batch as f64)
+        };
+        let of_model = model.map(|model| model.speeds.known()).unwrap_or_default();
+        let of_model: Vec<_> = of_model.into_iter().filter(alike).collect();
+        speed = speed.map(|fit| fit.with_table(&own, &of_model));
+    }
     let loss = Convergence::fit(&job.learnt.losses, &ConvergenceOptions::default()).ok();
     let rule = &job.spec.convergence;
     let done = job.learnt.progress.epoch.into();

@@ -92,6 +92,8 @@ pub enum Speed {
         /// Steps per second by type, on one server and on several.
         speeds: Arc<[(f64, f64)]>,
     },
+    /// Measured in placements of workers on servers.
+    Placed(Arc<[PlacedSpeed]>),
     /// Partitions of a model exchange activations and gradients, in the requested shape.
     Partitioned {
         /// Seconds of an iteration without traffic between servers.
@@ -101,6 +103,38 @@ pub enum Speed {
         /// Megabits in that case.
         megabits: f64,
     },
+}
+
+/// A speed that was measured in one placement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlacedSpeed {
+    /// Workers on each server, descending.
+    pub placement: Vec<u32>,
+    /// Steps per second.
+    pub speed: f64,
+}
+
+impl PlacedSpeed {
+    /// The number of workers.
+    pub fn gpus(&self) -> u32 {
+        self.placement.iter().sum()
+    }
+
+    /// How far a placement of as many workers is from the measured one: in the number of servers, then in the workers
+    /// on each.
+    fn distance(&self, placement: &[u32]) -> (usize, u32) {
+        let measured = self.placement.iter().copied().chain(std::iter::repeat(0));
+        let on_each = placement.iter().zip(measured).map(|(here, there)| here.abs_diff(there)).sum();
+        (self.placement.len().abs_diff(placement.len()), on_each)
+    }
+
+    /// The speed in the nearest measured placement of as many workers, descending. 0 if there is none. O(measured ·
+    /// servers of the job).
+    fn nearest(measured: &[Self], placement: &[u32]) -> f64 {
+        let workers = placement.iter().sum::<u32>();
+        let of_size = measured.iter().filter(|row| row.gpus() == workers);
+        of_size.min_by_key(|row| row.distance(placement)).map_or(0.0, |row| row.speed)
+    }
 }
 
 /// Duration of a step in seconds (Optimus, Eq. 2 and 4), with network terms by the true placement:
@@ -263,6 +297,15 @@ impl Speed {
                 let of = |(together, apart): &(f64, f64)| if on.len() > 1 { *apart } else { *together };
                 types.map(of).fold(f64::INFINITY, f64::min) / slow.iter().copied().fold(1.0, f64::max)
             }
+            Self::Placed(measured) => {
+                let mut on: BTreeMap<ServerId, u32> = BTreeMap::new();
+                for slot in allocation.of(Role::Worker) {
+                    *on.entry(slot.server).or_default() += 1;
+                }
+                let mut placement: Vec<u32> = on.into_values().collect();
+                placement.sort_unstable_by(|a, b| b.cmp(a));
+                PlacedSpeed::nearest(measured, &placement) / slow.iter().copied().fold(1.0, f64::max)
+            }
             Self::Fitted(curve) => {
                 let slowed = |factor: f64| curve.computing_faster(1.0 / factor).speed(shape.servers, shape.workers);
                 if spec.mode == TrainingMode::Async {
@@ -287,6 +330,7 @@ impl Speed {
             Self::Fitted(curve) => curve.speed(shape.servers, shape.workers),
             // The fastest type.
             Self::OfTypes { speeds, .. } => speeds.iter().map(|(_, apart)| *apart).fold(0.0, f64::max),
+            Self::Placed(measured) => PlacedSpeed::nearest(measured, &vec![1; shape.workers as usize]),
             Self::Partitioned { seconds, exchange, .. } => {
                 1.0 / (seconds + if shape.workers + shape.servers > 1 { *exchange } else { 0.0 })
             }

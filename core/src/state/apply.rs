@@ -196,6 +196,7 @@ impl State {
             seen: Seen::default(),
             learnt: Learnt::nothing(speeds, spec.restart_cost.unwrap_or_default()),
             domain: None,
+            sizes: spec.sizes(),
             spec: Arc::new(spec.clone()),
         };
         // A further job of a model starts from the model's known speeds.
@@ -400,7 +401,7 @@ impl State {
         let given_up = refusals >= self.settings.refusals;
         // The refused slots don't exist. The observed ones do, and the job continues on them if its bounds allow it.
         let seen = job.seen.allocation.clone();
-        let runs_on = !job.issued.revoked && seen.as_ref().is_some_and(|seen| job.spec.bounds().hold(seen.shape()));
+        let runs_on = !job.issued.revoked && seen.as_ref().is_some_and(|seen| job.bounds().hold(seen.shape()));
         let same = job.issued.allocation == seen;
         let stays = job.seen.incarnation == job.issued.incarnation
             && seen.as_ref().is_some_and(|seen| self.in_place(job, seen));

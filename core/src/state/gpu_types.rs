@@ -143,7 +143,7 @@ impl State {
         for job in choosing {
             let room = room.get(&(&job.spec.labels, &job.spec.worker.demand));
             let Some((now, milli)) = job.worker.devices else { continue };
-            let (least, requested) = (job.spec.bounds().least().workers, job.spec.requested().workers);
+            let (least, requested) = (job.bounds().least().workers, job.spec.requested().workers);
             let gpus = |workers: u32| i64::from(milli) * i64::from(workers);
             // Without a search, the cluster's totals decide.
             let unknown = Room { now: MOST_SLOTS, ever: MOST_SLOTS };
@@ -196,7 +196,7 @@ impl State {
     /// Whether the limits of a job's tenant and queue, less what they have, leave its smallest shape GPUs of a type.
     fn allows(&self, job: &Job, kind: ResourceId, has: impl Fn(&Account) -> i64) -> bool {
         let Some((_, milli)) = job.worker.devices else { return true };
-        let needed = i64::from(milli) * i64::from(job.spec.bounds().least().workers);
+        let needed = i64::from(milli) * i64::from(job.bounds().least().workers);
         let accounts = [&self.tenants[job.tenant.0 as usize], &self.queues[job.queue.0 as usize]];
         let leaves = |limit: &i64, account: &Account| limit - has(account) >= needed;
         accounts.iter().all(|account| account.limits.get(&kind).is_none_or(|limit| leaves(limit, account)))

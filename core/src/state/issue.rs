@@ -75,7 +75,7 @@ impl State {
             return;
         };
         let common = Arc::new(issued.common(&target));
-        if self.in_place(&job, &common) && job.spec.bounds().hold(common.shape()) {
+        if self.in_place(&job, &common) && job.bounds().hold(common.shape()) {
             if common != *issued {
                 let kept = self.charge_with(&job, Some(&common));
                 self.give(job, common, &own, &kept);

@@ -22,6 +22,7 @@ mod room;
 mod roster;
 mod servers;
 mod settle;
+mod speed_tables;
 mod sums;
 mod topology;
 

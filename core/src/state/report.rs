@@ -65,12 +65,16 @@ impl State {
         if let Some(speed) = speed(report).filter(|_| has_slots) {
             job.learnt.progress.speed = Some(speed);
             let sample = SpeedSample::new(report.servers, report.workers, speed).on(job.worker.speed_type());
-            let moved = Arc::make_mut(&mut job.learnt.speeds).report(&sample);
+            let has_table = job.has_speed_table();
+            let is_size = has_table && job.sizes.has(report.workers);
+            let moved = Arc::make_mut(&mut job.learnt.speeds).report(&sample, !has_table);
             dirty |= moved || job.learnt.fits.speed.is_none() || job.learnt.speeds.contradiction().is_some();
             let (model, batch) = (job.model.clone(), job.spec.batch as f64);
-            if self.learn(&model, sample.at_batch(batch)) {
-                // The model's other jobs may prefer this type, or not.
-                let others = self.jobs.values().filter(|job| job.model == model).map(|job| job.id);
+            let (is_type, is_news) = self.learn(&model, sample.at_batch(batch));
+            if is_type || (is_size && is_news) {
+                // The model's other jobs may prefer this type or size, or not.
+                let others = self.jobs.values().filter(|job| job.model == model && (is_type || job.has_speed_table()));
+                let others = others.map(|job| job.id);
                 self.pending.unfitted.extend(others.collect::<Vec<_>>());
             }
         }
@@ -110,12 +114,13 @@ impl State {
         Ok(())
     }
 
-    /// Adds a sample to a model. Returns whether it is the first of several types of GPU.
-    fn learn(&mut self, model: &str, sample: SpeedSample) -> bool {
+    /// Adds a sample to a model. Returns whether it is the first of several types of GPU, and whether its shape is
+    /// [news](SpeedHistory::is_news) for other jobs.
+    fn learn(&mut self, model: &str, sample: SpeedSample) -> (bool, bool) {
         let model = Arc::make_mut(self.models.get_mut(model).expect("it has an active job"));
         let is_new = !model.speeds.is_empty() && !model.speeds.has_type(sample.server_type);
-        Arc::make_mut(&mut model.speeds).report(&sample);
-        is_new
+        Arc::make_mut(&mut model.speeds).report(&sample, true);
+        (is_new, model.speeds.is_news(&sample))
     }
 }
 
@@ -136,7 +141,7 @@ fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report
     // to the job's bounds, so that the stored data stays bounded.
     let others = || job.learnt.reported.keys().filter(|(role, _)| *role == slot.0).count();
     let known = job.learnt.reported.contains_key(&slot) || has(&job.issued.allocation) || has(&job.seen.allocation);
-    if !known && others() >= job.spec.bounds().most().count(slot.0) as usize {
+    if !known && others() >= job.bounds().most().count(slot.0) as usize {
         return Err("the job has no such slot");
     }
     if job.learnt.reported.get(&slot).is_some_and(|last| report.seq <= *last) {
@@ -157,7 +162,7 @@ fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report
     }
     // The data per worker is bounded by the maximum number of workers. A worker that comes for another one has an index
     // that none of the others had, which can be beyond that number.
-    let workers = job.spec.bounds().most().workers;
+    let workers = job.bounds().most().workers;
     let indices = workers.saturating_mul(3);
     if report.slot_times.len() > workers as usize || report.slot_times.iter().any(|(worker, _)| *worker >= indices) {
         return Err("it has times of workers that the job can't have");

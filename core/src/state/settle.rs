@@ -292,7 +292,7 @@ impl State {
     /// What the manager observes of a job, as far as it could be its plan: within its bounds, and on devices of its
     /// kinds. (Devices can be exchanged under a running job.)
     fn adoptable(&self, job: &Job) -> Option<Arc<Allocation>> {
-        let seen = job.seen.allocation.as_ref().filter(|seen| job.spec.bounds().hold(seen.shape()))?;
+        let seen = job.seen.allocation.as_ref().filter(|seen| job.bounds().hold(seen.shape()))?;
         let suits = |slot: &Slot| {
             let (kinds, wanted) = (&self.server(slot.server).devices, job.demand(slot.role).devices);
             let kind = |share: &DeviceShare| kinds.get(usize::from(share.device)).copied();

@@ -418,7 +418,7 @@ impl State {
     /// The domain of a waiting job. If the engine found no place in the present one, the next after it.
     fn nearest<'a>(&self, job: &'a Job, domains: &Domains, free: &mut Free<'a>) -> Option<Arc<Domain>> {
         let topology = Topology::of(&job.spec.labels);
-        let bounds = job.spec.bounds();
+        let bounds = job.bounds();
         // A job that needn't be close gives up closeness before workers.
         let shapes = [bounds.most(), job.spec.requested(), bounds.least()];
         let shapes = &shapes[..if topology.require.is_some() { 3 } else { 2 }];
@@ -443,7 +443,7 @@ impl State {
     /// The domain for which a job waits: the one with the most left of those where it could run, and its present one as
     /// long as it could run there.
     fn waits_for(&self, job: &Job, level: Level, domains: &Domains, free: &mut Free<'_>) -> Option<Arc<Domain>> {
-        let total = job.total(job.spec.bounds().least());
+        let total = job.total(job.bounds().least());
         let scarce = scarce(&total);
         let now = job.domain.as_ref().filter(|now| now.level == level && self.is_current(now, domains));
         let could = |domain: &Arc<Domain>| self.fits_in(&job.spec, &job.worker, &job.server, domain);
@@ -468,12 +468,13 @@ impl State {
         Some(chosen)
     }
 
-    /// The domain of a job with planned slots: the smallest with all of them and with room for another worker, or the
-    /// one that it requires. If none has all of them, because labels have changed, the servers that it has.
+    /// The domain of a job with planned slots: the smallest with all of them and with room for the next larger number
+    /// of workers, or the one that it requires. If none has all of them, because labels have changed, the servers that
+    /// it has.
     fn domain_of(&self, job: &Job, slots: &[ServerId], free: &mut Free<'_>) -> Option<Arc<Domain>> {
         let topology = Topology::of(&job.spec.labels);
-        let is_full = job.shape().workers >= job.spec.bounds().most().workers;
-        let one = Shape { workers: 1, servers: 0 };
+        let workers = job.shape().workers;
+        let next = job.bounds().more_workers(workers).map(|next| Shape { workers: next - workers, servers: 0 });
         let first = *slots.first()?;
         let is_within = free.domains.is_within(topology.require, first);
         let found = topology.levels().filter(|_| is_within).find_map(|level| {
@@ -481,11 +482,13 @@ impl State {
                 Level::Server => ((slots.len() == 1).then(|| alone(self.server(first)))?, true),
                 _ => {
                     let at = free.domains.common(level, slots)?;
-                    (free.domains.all(level)[at].clone(), job.worker.amounts.fits(&free.of[level as usize][at]))
+                    let fits = next.is_none_or(|next| job.total(next).fits(&free.of[level as usize][at]));
+                    (free.domains.all(level)[at].clone(), fits)
                 }
             };
-            let stays = is_full || topology.require == Some(level);
-            (stays || (total_fits && free.holds(&domain, job, one))).then_some(domain)
+            let stays = topology.require == Some(level);
+            let has_room = stays || next.is_none_or(|next| total_fits && free.holds(&domain, job, next));
+            has_room.then_some(domain)
         });
         found.or_else(|| {
             let name = "its present servers".into();

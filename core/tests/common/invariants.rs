@@ -71,7 +71,11 @@ pub fn always(scheduler: &Scheduler, before: &Before) {
         }
     }
     nothing_issued_onto_full_servers(state, before);
-    for issue in scheduler.all_issues().iter().filter(|issue| state.job(issue.job).is_some()) {
+    for issue in scheduler.all_issues().iter() {
+        let Some(job) = state.job(issue.job) else { continue };
+        if let Verdict::Run(allocation) = &issue.verdict {
+            assert!(has_a_size(job, allocation.shape().workers), "{issue:?} of {:?}", job.spec.labels);
+        }
         let released = matches!(issue.verdict, Verdict::Release(_));
         assert_eq!(released, state.mode != Mode::Active, "{issue:?} in {:?} mode", state.mode);
     }
@@ -79,6 +83,20 @@ pub fn always(scheduler: &Scheduler, before: &Before) {
         assert!(due >= state.now);
         assert!(!state.is_syncing() && state.mode != Mode::Paused);
     }
+}
+
+/// Whether the job can run with this number of workers, by its labels as the tests write them.
+fn has_a_size(job: &Job, workers: u32) -> bool {
+    let labels = &job.spec.labels;
+    let fits = match labels.get("worker.sizes").map(String::as_str) {
+        None => true,
+        Some("multiples of 2") => workers.is_multiple_of(2),
+        Some("powers of 2") => workers.is_power_of_two(),
+        Some(list) => list.split(',').any(|size| size == workers.to_string()),
+    };
+    let gpus = job.spec.worker.demand.iter().filter(|(name, _)| name.starts_with("gpu"));
+    let gpus = gpus.map(|(_, milli)| (*milli / 1000).max(1) as u32).max().unwrap_or(1);
+    fits && (!labels.contains_key("parallel.tp") || (workers * gpus).is_multiple_of(2))
 }
 
 /// A server can exceed its capacity because of foreign use, a smaller capacity, or unordered actions of a manager, but
@@ -119,6 +137,7 @@ pub fn committed(state: &State, decision: &Decision) {
             continue;
         };
         assert!(job.spec.bounds().hold(allocation.shape()), "{} got {}", job.id, allocation.shape());
+        assert!(has_a_size(job, allocation.shape().workers), "{}: {:?}", allocation.shape(), job.spec.labels);
         assert!(!job.held, "{} is held and runs", job.id);
         one_type_of_gpu(state, job, allocation);
         for slot in allocation.slots() {

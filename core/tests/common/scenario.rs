@@ -143,7 +143,9 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
     let near = [None, None, None, Some(Topology::REQUIRE), Some(Topology::PREFER)];
     let near = (select(near.to_vec()), select(vec!["zone", "block", "rack", "rack", "server"]));
     let zone = select(vec![None, None, None, Some("a"), Some("b"), Some("x")]);
-    let who = (0..3_usize, 0..3_usize, -1..=1_i32, zone, near);
+    let sizes =
+        select(vec![None, None, None, None, Some("multiples of 2"), Some("powers of 2"), Some("1,4"), Some("2,5")]);
+    let who = (0..3_usize, 0..3_usize, -1..=1_i32, zone, near, (sizes, prop::bool::weighted(0.1)));
     let how = (
         select(vec![TrainingMode::Sync, TrainingMode::Sync, TrainingMode::Async, TrainingMode::AllReduce]),
         select(vec![Resize::Any, Resize::Any, Resize::Workers, Resize::Fixed]),
@@ -178,7 +180,7 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
         }
         let of = |(min, extra, requested): (u32, u32, u32)| (min, min + extra, min + requested.min(extra));
         let ((wmin, wmax, wreq), (pmin, pmax, preq)) = (of(w), of(p));
-        let (tenant, queue, priority, zone, (near, level)) = who;
+        let (tenant, queue, priority, zone, (near, level), (sizes, is_cut)) = who;
         let zone = zone.map(|zone| ("zone".to_owned(), zone.to_owned()));
         let near = near.map(|label| (label.to_owned(), level.to_owned()));
         let (mode, resize, limit, restart, profiled, apart) = how;
@@ -192,7 +194,7 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
         };
         let stop = if accuracy.is_none() { stop.min(StopChoice::Optimal) } else { stop };
         let profile = [(1, 1, 1.0), (2, 1, 1.7), (1, 2, 1.2), (2, 2, 1.9), (4, 2, 3.0), (4, 4, 3.5)];
-        JobSpec {
+        let spec = JobSpec {
             model: format!("model{tenant}"),
             tenant: ["default", "t1", "t2"][tenant].into(),
             queue: ["default", "q1", "q2"][queue].into(),
@@ -231,8 +233,28 @@ pub fn job() -> impl Strategy<Value = JobSpec> {
                 .map(|&(w, p, speed)| ProfiledSpeed { workers: w, servers: if ps { p } else { 0 }, speed })
                 .collect(),
             ..JobSpec::minimal("unnamed")
-        }
+        };
+        with_sizes(spec, sizes, is_cut)
     })
+}
+
+/// The job with sizes, if it can have them. Engines that dispatch data chunks don't know sizes.
+fn with_sizes(spec: JobSpec, sizes: Option<&str>, is_cut: bool) -> JobSpec {
+    let mut sized = JobSpec { dataset: None, ..spec.clone() };
+    let sizes = sizes.map(|sizes| ("worker.sizes".to_owned(), sizes.to_owned()));
+    let cut = is_cut.then(|| ("parallel.tp".to_owned(), "2".to_owned()));
+    sized.labels.extend(sizes.into_iter().chain(cut));
+    if sized.labels == spec.labels {
+        return spec;
+    }
+    let worker = &sized.worker;
+    let requested = (worker.requested..=worker.max).find(|workers| sized.sizes().has(*workers));
+    let Some(requested) = requested else { return spec };
+    sized.worker.requested = requested;
+    if !sized.partitions.is_empty() && !(requested as usize).is_multiple_of(sized.partitions.len()) {
+        sized.partitions.clear();
+    }
+    sized
 }
 
 /// A job that the engine usually accepts.

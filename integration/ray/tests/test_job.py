@@ -21,7 +21,7 @@ mode = "sync"
 batch = 256
 examples = 50000
 convergence = { delta = 0.02, patience = 3, max_epochs = 100 }
-worker = { gpu = 1, cpu = 4, memory = "10GiB", bandwidth = "1Gbit", min = 1, max = 16, requested = 4, command = "t" }
+worker = { gpu = 1, cpu = 4, memory = "10GiB", bandwidth = "1Gbit", max = 16, requested = 4, sizes = [4, 8] }
 server = { cpu = 4, memory = "10GiB", bandwidth = "5Gbit", max = 16, requested = 2 }
 separate_roles = true
 model_size = "100MiB"
@@ -35,6 +35,7 @@ partitions = [{ parameters = 10 }, { parameters = 20, after = [0] }]
 dataset = { chunks = 60, batches_per_chunk = 58, epochs = 40, batch_time = "250ms", upload = "b", chunk_size = "64MiB" }
 constraints = { labels = { zone = "a" } }
 topology = { require = "rack" }
+parallel = { tp = 2 }
 time_limit = "2d"
 restart_cost = "20s"
 profile = [{ p = 1, w = 1, speed = 0.5 }]
@@ -52,7 +53,7 @@ def test_every_key_of_the_job_file_is_in_the_message() -> None:
     assert (message.resize, message.utility.kind) == (pb.RESIZE_FIXED, pb.UTILITY_KIND_SIGMOID)
     assert (message.deadline_ms, message.time_limit_ms, message.restart_cost_ms) == (43_200_000, 172_800_000, 20_000)
     assert (message.dataset.batch_time_ms, message.dataset.chunk_size_mib, message.model_size_mib) == (250, 64, 100)
-    assert dict(message.labels) == {"zone": "a", "topology.require": "rack"}
+    assert dict(message.labels) == {"zone": "a", "topology.require": "rack", "parallel.tp": "2", "worker.sizes": "4,8"}
     assert (message.stop, message.stop_under_load) == (pb.STOP_OPTIMAL, pb.STOP_ACCURACY)
     assert [(part.parameters, list(part.after)) for part in message.partitions] == [(10, []), (20, [0])]
     chain = Job(name="a", mode="allreduce", resize="fixed", worker=Role(cpu=1, requested=3), partitions=3).message()
@@ -138,6 +139,11 @@ MISTAKES = [
     ({"dataset": {"chunks": 1}}, "dataset.batches_per_chunk: is missing"),
     ({"constraints": {"zone": "a"}}, "constraints.zone: unknown key"),
     ({"topology": "rack"}, "topology: 'rack' must be a table"),
+    ({"parallel": 4}, "parallel: 4 must be a table with tp, pp or ep"),
+    ({"parallel": {"dp": 2}}, "parallel.dp: unknown key; allowed are tp, pp and ep"),
+    ({"parallel": {"tp": 0}}, "parallel.tp: 0 must be a whole number of at least 1"),
+    ({"worker": {"gpu": 1, "sizes": []}}, r"worker.sizes: \[\] must be a list"),
+    ({"worker": {"gpu": 1, "sizes": [1, True]}}, r"worker.sizes: \[1, True\] must be a list"),
     ({"topology": {"within": "rack"}}, "topology.within: unknown key"),
     ({"topology": {"require": "row"}}, "topology.require: 'row' must be one of zone, block, rack, server"),
     (

@@ -77,6 +77,29 @@ fn jobs_stay_in_a_rack_of_topology_conf() {
 }
 
 #[test]
+fn a_cut_model_gets_whole_groups() {
+    if !available() {
+        return;
+    }
+    let site = Setup { nodes: 2, ..Setup::default() }.start();
+    // Three GPUs share each layer, so of at most five workers it gets three.
+    let job = training(30, "#TRAINMASTER worker.gpu = 1\n#TRAINMASTER parallel.tp = 3")
+        .replace("-n 3", "-n 4")
+        .replace("worker.requested = 2", "worker.requested = 3")
+        .replace("worker.max = 8", "worker.max = 5")
+        .replace("\ntrainmaster-step", "\necho \"tp=$TRAINMASTER_TP pp=$TRAINMASTER_PP\"\ntrainmaster-step");
+    let id = site.submit("cut", &job);
+    until("it runs", || site.state(&id) == "RUNNING");
+    until("it was told how it is cut", || site.output("cut").contains("tp=3 pp=1"));
+    let given = site.field(&id, "AdminComment");
+    assert!(given.contains(";workers=3;") || given.ends_with(";workers=3"), "{given}");
+    site.completes(&id);
+    let wrong = job.replace("worker.requested = 3", "worker.requested = 4").replace("-n 4", "-n 5");
+    let refused = site.sbatch(&[], &wrong).unwrap_err();
+    assert!(refused.contains("4 isn't one of the job's sizes (multiples of 3); ask for 3"), "{refused}");
+}
+
+#[test]
 fn reports_come_over_tls() {
     if !available() {
         return;

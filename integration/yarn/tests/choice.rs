@@ -145,6 +145,6 @@ shortest_first turns
 labels: YARN's are a host's, and all nodes are this one: chunks ray_racks slurm_queue slurm_refused \
 slurm_rounds
 played: in_place.drf kept_gpus.edge limits.fifo modes.fifo partitions.fifo restart.drf separate_roles.drf \
-server_lost.fifo yarn_queue.fifo";
+server_lost.fifo sizes.drf yarn_queue.fifo";
     assert_eq!(found.join("\n"), expected);
 }

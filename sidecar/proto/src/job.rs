@@ -22,8 +22,10 @@ pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
         ConvertError::new("model_size", format!("{} must be at most {} MiB", job.model_size_mib, i64::MAX))
     })?;
     let worker = job.worker.ok_or_else(|| ConvertError::new("worker", "is missing: a job needs workers"))?;
+    let given = |count: u32| (count > 0).then_some(count);
+    let (max, requested) = (given(worker.max), given(worker.requested));
     let stop = stop("stop", job.stop)?;
-    let spec = JobSpec {
+    let mut spec = JobSpec {
         model: or(job.model, &job.name),
         name: job.name,
         tenant: or(job.tenant, "default"),
@@ -59,6 +61,7 @@ pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
             .map(|sample| ProfiledSpeed { servers: sample.servers, workers: sample.workers, speed: sample.speed })
             .collect(),
     };
+    spec.count_workers(max, requested);
     spec.validate_new()?;
     Ok(spec)
 }

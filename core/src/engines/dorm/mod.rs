@@ -157,7 +157,7 @@ impl Engine for Dorm {
         still_waiting.sort_by_key(order);
         let mut largest = Largest::default();
         for job in still_waiting {
-            let least = job.spec.bounds().least();
+            let least = job.bounds().least();
             match placing.anywhere(job, least)? {
                 Some(allocation) => round.proposal.run(job, allocation),
                 None => {
@@ -208,12 +208,9 @@ impl Placing<'_> {
         if self.keep(job) {
             return Ok(job.verdict.allocation().cloned());
         }
-        let least = job.spec.bounds().least();
+        let least = job.bounds().least();
         while shape != least {
-            shape = Shape {
-                workers: (shape.workers - 1).max(least.workers),
-                servers: shape.servers.saturating_sub(1).max(least.servers),
-            };
+            shape = round::PAIRED.smaller(job, shape);
             if let Some(found) = self.anywhere(job, shape)? {
                 return Ok(Some(found));
             }

@@ -122,14 +122,16 @@ impl Program<'_> {
             return Ok(start);
         };
         budget.spend(solution.nodes.saturating_mul(size).min(budget.left()))?;
-        let counts = |cells: &Cells| {
+        let counts = |(candidate, cells): (&Candidate<'_>, &Cells)| {
             let shape = |[worker, server]: &[Variable; 2]| Shape {
                 workers: solution.count(*worker),
                 servers: solution.count(*server),
             };
-            cells.iter().map(shape).collect()
+            let mut counts: Vec<Shape> = cells.iter().map(shape).collect();
+            to_a_size(candidate, &mut counts);
+            counts
         };
-        Ok(cells.iter().map(counts).collect())
+        Ok(self.candidates.iter().zip(&cells).map(counts).collect())
     }
 
     /// Maximum number of a role's slots of a job on an otherwise empty pool.
@@ -139,7 +141,7 @@ impl Program<'_> {
         }
         let demand = &job.demand(role).amounts;
         let each = |free: &Amounts| demand.iter().filter(|(_, need)| *need > 0).map(|(at, need)| free[at] / need).min();
-        let most = i64::from(job.spec.bounds().most().count(role));
+        let most = i64::from(job.bounds().most().count(role));
         let mut fitting = 0;
         for (free, count) in &pool.servers {
             fitting += each(free).map_or(most, |each| each * i64::from(*count));
@@ -200,7 +202,7 @@ impl Program<'_> {
                 return now.clone();
             }
             let job = candidate.job;
-            let shapes = [candidate.fair, job.spec.bounds().least()].into_iter().filter(|shape| !shape.is_empty());
+            let shapes = [candidate.fair, job.bounds().least()].into_iter().filter(|shape| !shape.is_empty());
             for shape in shapes {
                 let total = job.total(shape);
                 if self.well_shaped(job, shape)
@@ -218,7 +220,7 @@ impl Program<'_> {
 
     /// Maximum difference between a job's parameter servers and workers: zero, unless its own bounds require more.
     fn surplus(job: &Job) -> i64 {
-        let least = job.spec.bounds().least();
+        let least = job.bounds().least();
         (i64::from(least.servers) - i64::from(least.workers)).max(0)
     }
 
@@ -226,7 +228,7 @@ impl Program<'_> {
     /// workers.
     fn bandwidths(job: &Job) -> Option<(i64, i64)> {
         let (worker, server) = (job.worker.amounts[BANDWIDTH], job.server.amounts[BANDWIDTH]);
-        let least = job.spec.bounds().least();
+        let least = job.bounds().least();
         let least_does = i64::from(least.workers) * worker <= i64::from(least.servers) * server;
         (worker > 0 && server > 0 && least_does).then_some((worker, server))
     }
@@ -254,7 +256,7 @@ impl Program<'_> {
         let mut unfairness = Vec::new();
         for (candidate, counts) in self.candidates.iter().zip(start) {
             let job = candidate.job;
-            let bounds = job.spec.bounds();
+            let bounds = job.bounds();
             let mut cells: Cells = Vec::new();
             for (at, pool) in self.pools.pools.iter().enumerate() {
                 let now = candidate.now.as_ref().map_or(Shape::default(), |now| now[at]);
@@ -346,5 +348,33 @@ impl Program<'_> {
     fn uses(&self, resource: ResourceId) -> bool {
         let demands = |job: &Job| ROLES.iter().any(|role| job.demand(*role).amounts[resource] > 0);
         self.candidates.iter().any(|candidate| demands(candidate.job))
+    }
+}
+
+/// Reduces the workers to one of the job's sizes, which the program doesn't know, and the parameter servers to as many
+/// as they need. Pools where the job has no slots lose theirs first.
+fn to_a_size(candidate: &Candidate<'_>, counts: &mut Vec<Shape>) {
+    let job = candidate.job;
+    let sum = |counts: &[Shape], role: Role| counts.iter().map(|count| count.count(role)).sum::<u32>();
+    let (workers, bounds) = (sum(counts, Role::Worker), job.bounds());
+    if workers == 0 || bounds.sizes.has(workers) {
+        return;
+    }
+    let size = bounds.workers_at_most(workers);
+    let most_servers = i64::from(size) + Program::surplus(job);
+    let servers = u32::try_from(most_servers).unwrap_or(0).clamp(bounds.servers.0, bounds.servers.1);
+    let now = candidate.now.as_ref();
+    if now.is_some_and(|now| sum(now, Role::Worker) == size && sum(now, Role::Server) <= servers) {
+        counts.clone_from(now.expect("just seen"));
+        return;
+    }
+    let has_slots = |at: usize| now.is_some_and(|now| !now[at].is_empty());
+    let mut order: Vec<usize> = (0..counts.len()).rev().collect();
+    order.sort_by_key(|at| has_slots(*at));
+    let mut more = [workers.saturating_sub(size), sum(counts, Role::Server).saturating_sub(servers)];
+    for at in order {
+        let taken = [more[0].min(counts[at].workers), more[1].min(counts[at].servers)];
+        counts[at] = Shape { workers: counts[at].workers - taken[0], servers: counts[at].servers - taken[1] };
+        more = [more[0] - taken[0], more[1] - taken[1]];
     }
 }

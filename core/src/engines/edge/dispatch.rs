@@ -147,7 +147,7 @@ impl<'a> Round<'a> {
     fn market(&mut self, job: &'a Job, (apart, together): (Span, Span)) -> Result<Market<'a>, EngineError> {
         let dispatched = &self.memo.jobs[&job.id];
         let own: BTreeMap<Worker, u32> = dispatched.workers.iter().map(|(index, worker)| (*worker, *index)).collect();
-        let most = job.spec.bounds().workers.1 as usize;
+        let most = job.bounds().workers.1 as usize;
         let (apart, together) = if own.is_empty() { (apart, together) } else { (dispatched.each, dispatched.each) };
         if dispatched.each != apart {
             // The job was in one place, and lost all its workers.

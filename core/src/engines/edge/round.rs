@@ -143,7 +143,7 @@ impl<'a> Round<'a> {
         let planned = job.verdict.allocation();
         let closed = self.state.mandate(job) == Mandate::Closed;
         let stands = planned.is_some() && dispatched.placed;
-        let servers = job.spec.bounds().servers.0;
+        let servers = job.bounds().servers.0;
         if closed
             || !stands
             || (doubtful && planned.map(|plan| &**plan) != dispatched.allocation(self.state, servers).as_ref())
@@ -369,7 +369,7 @@ impl<'a> Round<'a> {
     }
 
     fn no_room(&self, job: &Job) -> Reason {
-        let servers = job.spec.bounds().servers.0;
+        let servers = job.bounds().servers.0;
         let total = job.total(Shape { workers: 1, servers });
         if !self.ledger.has(job, &total) {
             return self.ledger.reason(self.state, job, &total);
@@ -446,7 +446,7 @@ impl<'a> Round<'a> {
 
     /// Changes the use of all parameter servers of a job, which are on one server.
     fn shift_servers(&mut self, job: &Job, server: ServerId, from: Use, to: Use) -> bool {
-        let count = job.spec.bounds().servers.0;
+        let count = job.bounds().servers.0;
         for done in 0..count {
             if !self.shift(job, Role::Server, server, &Devices::new(), from, to) {
                 for _ in 0..done {
@@ -491,11 +491,11 @@ impl<'a> Round<'a> {
     fn pick_home(&mut self, job: &'a Job, first: Worker, cloud: bool) -> Option<ServerId> {
         let rules = self.state.settings.shape.of(&job.spec);
         let room = &self.index.board.room;
-        let need = job.server.amounts.times(job.spec.bounds().servers.0.into());
+        let need = job.server.amounts.times(job.bounds().servers.0.into());
         let suits = |id: &ServerId| {
             self.may_be_home(job, *id)
                 && (rules.colocate || *id != first.server)
-                && room.holds(*id, job, &need, 0, job.spec.bounds().servers.0)
+                && room.holds(*id, job, &need, 0, job.bounds().servers.0)
         };
         // On the server of the first worker, if that is in the cloud.
         let with_first = cloud && self.state.server(first.server).place.cloud && suits(&first.server);
@@ -643,7 +643,7 @@ impl<'a> Round<'a> {
                 continue;
             }
             let dispatched = self.memo.jobs.get(id).filter(|job| job.placed);
-            let planned = dispatched.and_then(|known| known.allocation(self.state, job.spec.bounds().servers.0));
+            let planned = dispatched.and_then(|known| known.allocation(self.state, job.bounds().servers.0));
             match (planned, self.reasons.get(id)) {
                 (Some(planned), _) => proposal.run(job, Arc::new(planned)),
                 (None, Some(reason)) if self.state.mandate(job) == Mandate::Free => {

@@ -2,12 +2,15 @@
 
 #![allow(clippy::needless_range_loop)] // matrix code is most readable with the indices of the textbook
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
     curve::SpeedCurve,
     model::{Confidence, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor},
     solve::{Problem, Pull, Row, Solution, distinct_rows, factor_of, tells_overlap, time_of},
+    table::SpeedTable,
     types::TypeSpeeds,
 };
 use crate::fit::linear::quadratic;
@@ -52,6 +55,9 @@ pub struct SpeedFit {
     curve: SpeedCurve,
     /// (AᵀA)⁻¹ of the weighted, relative rows. Large entries mean that the samples determine little.
     spread: [[f64; 5]; 5],
+    /// What was measured, for a job that runs only with some numbers of workers. A snapshot of a journal has it apart.
+    #[serde(skip)]
+    pub(crate) table: Option<Arc<SpeedTable>>,
 }
 
 /// The paper's form: the sum of computation and communication.
@@ -106,6 +112,7 @@ impl SpeedFit {
             spread: problem.spread(&best),
             curve: SpeedCurve::overlapping(model, &best.theta, best.cross),
             factors: best.factors,
+            table: None,
         }
     }
 
@@ -113,13 +120,28 @@ impl SpeedFit {
     #[inline]
     #[must_use]
     pub fn speed(&self, servers: u32, workers: u32) -> f64 {
-        self.curve.speed(servers, workers)
+        let speed = self.curve.speed(servers, workers);
+        self.table.as_ref().map_or(speed, |table| speed * table.factor(workers))
     }
 
-    /// The function alone: small and `Copy`, for inner loops.
+    /// The function alone, without the [table](Self::table) of a job that has one: small and `Copy`, for inner loops.
     #[must_use]
     pub fn curve(&self) -> SpeedCurve {
         self.curve
+    }
+
+    /// The corrections of the function by what was measured, for a job that runs only with some numbers of workers.
+    #[must_use]
+    pub fn table(&self) -> Option<&Arc<SpeedTable>> {
+        self.table.as_ref()
+    }
+
+    /// The same fit, corrected by what was measured on the job's type: by itself, and where it has nothing by the
+    /// model's others.
+    #[must_use]
+    pub(crate) fn with_table(mut self, own: &[SpeedSample], others: &[SpeedSample]) -> Self {
+        self.table = SpeedTable::of(&self.curve, own, others).map(Arc::new);
+        self
     }
 
     /// The same fit with other coefficients, for example to study the effect of errors.
@@ -133,7 +155,7 @@ impl SpeedFit {
     /// of the fit.
     #[must_use]
     pub(crate) fn with_curve(self, curve: SpeedCurve) -> Self {
-        Self { curve, ..self }
+        Self { curve, table: None, ..self }
     }
 
     /// The fit of `own` samples, all on servers of `server_type`, with the fit of the model's other jobs as its prior.

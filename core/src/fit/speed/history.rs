@@ -20,6 +20,8 @@ const STALE: f64 = 200.0;
 const CONTRADICTS: f64 = 1.5;
 /// Number of consecutive contradicting reports after which a profile is dropped. Each one before halves its weight.
 const STRIKES: u32 = 3;
+/// Number of reports of a pair from which it counts for other jobs of the model: the first one may be of a cold start.
+const FEW: f64 = 2.0;
 /// A mean that moved by this fraction is news.
 const MOVED: f64 = 0.1;
 
@@ -37,7 +39,7 @@ const MOVED: f64 = 0.1;
 /// let mut history = SpeedHistory::default();
 /// history.profile(&SpeedSample::new(1, 1, 2.0));
 /// for _ in 0..50 {
-///     history.report(&SpeedSample::new(1, 1, 1.0)); // it turns out slower than profiled
+///     history.report(&SpeedSample::new(1, 1, 1.0), true); // it turns out slower than profiled
 /// }
 /// let fit = history.fit(SpeedModel::Async, &SpeedOptions::default());
 /// assert!((fit.speed(1, 1) - 1.0).abs() < 0.1);
@@ -98,9 +100,10 @@ impl SpeedHistory {
     }
 
     /// Adds a report of the running job. Returns whether a fit should be renewed: the pair is new, or its mean moved by
-    /// more than a tenth since this was last true, as after a warm-up.
-    pub fn report(&mut self, sample: &SpeedSample) -> bool {
-        self.weigh_profile(sample);
+    /// more than a tenth since this was last true, as after a warm-up. `is_smooth`: a profile of other pairs limits
+    /// what speed is possible, which isn't so if each number of workers has an execution plan of its own.
+    pub fn report(&mut self, sample: &SpeedSample, is_smooth: bool) -> bool {
+        self.weigh_profile(sample, is_smooth);
         let Some(at) = self.take(sample, 1.0) else { return false };
         let cell = &mut self.cells[at];
         let (mean, count) = &mut cell.reported;
@@ -121,13 +124,19 @@ impl SpeedHistory {
 
     /// Compares a report with the speeds that the nearest profiled pair allows: twice as many slots of a role make a
     /// job at most twice as fast or slow.
-    fn weigh_profile(&mut self, sample: &SpeedSample) {
+    fn weigh_profile(&mut self, sample: &SpeedSample, is_smooth: bool) {
         let far = |c: &Cell| {
             let away = |a: u32, b: u32| libm::fabs(libm::log(f64::from(a.max(1)) / f64::from(b.max(1))));
             away(c.workers, sample.workers) + away(c.servers, sample.servers)
         };
         let profiled = self.cells.iter().filter(|c| c.profiled.is_some() && c.server_type == sample.server_type);
-        let Some(near) = profiled.min_by(|a, b| far(a).total_cmp(&far(b))) else { return };
+        let profiled = profiled.filter(|c| is_smooth || far(c) == 0.0);
+        let Some(near) = profiled.min_by(|a, b| far(a).total_cmp(&far(b))) else {
+            // What was said of another number stands no longer.
+            self.strikes = if is_smooth { self.strikes } else { 0 };
+            self.contradiction.take_if(|at| !is_smooth && !at.dropped);
+            return;
+        };
         let (slack, profiled) = (libm::exp(far(near)), near.profiled.map_or(0.0, |time| 1.0 / time));
         let possible = sample.speed.clamp(profiled / slack, profiled * slack);
         let off = (sample.speed / possible).max(possible / sample.speed);
@@ -140,14 +149,30 @@ impl SpeedHistory {
         let (servers, workers, reported) = (sample.servers, sample.workers, sample.speed);
         self.contradiction = Some(Contradiction { servers, workers, reported, profiled: possible, dropped });
         if dropped {
-            self.cells.retain(|c| c.profiled.is_none() || c.reported.1 > 0.0);
-            for c in &mut self.cells {
+            let is_meant = |c: &Cell| is_smooth || far(c) == 0.0;
+            self.cells.retain(|c| c.profiled.is_none() || c.reported.1 > 0.0 || !is_meant(c));
+            for c in self.cells.iter_mut().filter(|c| is_meant(c)) {
                 if c.profiled.take().is_none() {
                     continue;
                 }
                 (c.time, c.count) = c.reported;
             }
         }
+    }
+
+    /// Whether the model's other jobs should learn the last report now: its pair has been reported often enough to
+    /// count there, or five times. Once the history was full, nothing is news, so that nobody can make others' work by
+    /// naming ever new pairs. O(pairs).
+    pub(crate) fn is_news(&self, last: &SpeedSample) -> bool {
+        let same = |c: &&Cell| (c.servers, c.workers, c.server_type) == (last.servers, last.workers, last.server_type);
+        let found = self.cells.iter().find(|c| same(c) && c.batch == last.batch);
+        self.cells.len() < CELLS && found.is_some_and(|c| c.reported.1 == FEW || c.reported.1 == 5.0)
+    }
+
+    /// The pairs that were reported or profiled often enough to count for the model's other jobs.
+    pub(crate) fn known(&self) -> Vec<SpeedSample> {
+        let all = self.cells.iter().zip(self.samples());
+        all.filter(|(cell, _)| cell.count >= FEW).map(|(_, sample)| sample).collect()
     }
 
     /// Whether there is a speed on servers of a type.
@@ -242,5 +267,25 @@ impl SpeedHistory {
             told: 0.0,
         });
         Some(self.cells.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pair_is_news_twice_until_the_history_is_full() {
+        let mut history = SpeedHistory::default();
+        let mut told = |workers: u32| {
+            let sample = SpeedSample::new(0, workers, 1.0);
+            history.report(&sample, true);
+            (history.is_news(&sample), history.known().iter().any(|known| known.workers == workers))
+        };
+        let of_four: Vec<_> = (0..7).map(|_| told(4)).collect();
+        let (no, yes) = ((false, true), (true, true));
+        assert_eq!(of_four, [(false, false), yes, no, no, yes, no, no]);
+        let news = (0..100_000_u32).filter(|at| told(5 + at / 2 % 200).0).count();
+        assert_eq!(news, CELLS - 2, "the second report of each pair, until there is no place for another");
     }
 }

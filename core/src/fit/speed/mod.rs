@@ -11,6 +11,8 @@
 //! - A weak pull towards a **shape** determines the coefficients that the samples don't determine (see below).
 //! - Each **server type** has a factor. [`SpeedFit::next_to_profile`] returns the most informative pair to measure.
 //!
+//! Jobs that run only with some numbers of workers have a [`SpeedTable`] of what was measured beside the function.
+//!
 //! [`LevelFit`] is a second form for all-reduce, for rows that tell on how many servers the workers were. `trainmaster
 //! fit speed` uses it; engines don't yet.
 //!
@@ -42,6 +44,7 @@ mod history;
 mod levels;
 mod model;
 mod solve;
+mod table;
 mod types;
 
 pub use self::{
@@ -50,5 +53,6 @@ pub use self::{
     history::{Contradiction, SpeedHistory},
     levels::{LevelFit, StepSample},
     model::{Confidence, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor},
+    table::SpeedTable,
     types::TypeSpeeds,
 };

@@ -85,7 +85,8 @@ impl Watched {
         }
         let steps = f64::from(report.steps);
         let speed = steps / report.duration.as_seconds();
-        self.speeds.report(&SpeedSample::new(report.servers, report.workers, speed));
+        let is_smooth = !self.last.has_speed_table();
+        self.speeds.report(&SpeedSample::new(report.servers, report.workers, speed), is_smooth);
         self.paces.entry((report.servers, report.workers)).or_default().add(report.duration.as_seconds() / steps);
         if report.steps_per_epoch > 0 {
             self.covered = (self.covered.0 + steps / report.steps_per_epoch as f64, self.covered.1 + 1);

@@ -94,7 +94,7 @@ impl KnownSpeed {
     fn fitted(basis: SpeedBasis, job: &Job, measured: Measured) -> Self {
         let Measured { fit, samples, .. } = &measured;
         let errors: Vec<f64> = samples.iter().map(|at| fit.relative_error(at.servers, at.workers)).collect();
-        let most = job.spec.bounds().most();
+        let most = job.bounds().most();
         let largest = |of: fn(&SpeedSample) -> u32| samples.iter().map(of).max().unwrap_or(0);
         let workers = largest(|at| at.workers).saturating_mul(2).min(most.workers);
         let servers = largest(|at| at.servers).saturating_mul(2).min(most.servers);

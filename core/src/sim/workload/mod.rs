@@ -9,6 +9,7 @@ mod oasis;
 mod optimus;
 mod philly;
 pub mod pollux;
+pub mod rubick;
 pub mod trace;
 
 use self::input::spikes;

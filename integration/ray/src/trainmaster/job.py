@@ -80,8 +80,9 @@ class Role:
             raise JobError(f"{key}.requested: {requested} must be from min = {least} to max = {most}")
 
     def message(self, key: str) -> pb.Role:
-        least, most, requested = self.counts()
-        return pb.Role(demand=self.demand(key), min=least, max=most, requested=requested, command=self.command)
+        # The daemon fills in what is left out: by default the smallest of the job's sizes.
+        most, requested = self.max or 0, self.requested or 0
+        return pb.Role(demand=self.demand(key), min=self.min, max=most, requested=requested, command=self.command)
 
 
 @dataclass(frozen=True)
@@ -198,18 +199,22 @@ class Job:
             raise JobError(f"constraints.{min(unknown)}: unknown key; allowed is labels")
         if "labels" in constraints:
             fields["labels"] = constraints["labels"]
-        topology = fields.pop("topology", {})
-        if not isinstance(topology, Mapping):
-            raise JobError(f"topology: {topology!r} must be a table with require or prefer")
-        unknown = set(topology) - {"require", "prefer"}
-        if unknown:
-            raise JobError(f"topology.{min(unknown)}: unknown key; allowed are require and prefer")
-        if topology:
-            closeness = {f"topology.{key}": level for key, level in topology.items()}
-            twice = closeness.keys() & fields.get("labels", {}).keys()
+        told = {
+            **_labels("topology", ("require", "prefer"), fields.pop("topology", {})),
+            **_labels("parallel", ("tp", "pp", "ep"), fields.pop("parallel", {})),
+        }
+        for label in [label for label in told if label.startswith("parallel.")]:
+            _at_least(label, told[label], 1)
+            told[label] = str(told[label])
+        worker = fields.get("worker")
+        if isinstance(worker, Mapping) and "sizes" in worker:
+            told["worker.sizes"] = _sizes(worker["sizes"])
+            fields["worker"] = {key: value for key, value in worker.items() if key != "sizes"}
+        if told:
+            twice = told.keys() & fields.get("labels", {}).keys()
             if twice:
                 raise JobError(f"{min(twice)}: stands in constraints.labels, too; leave one of them out")
-            fields["labels"] = {**fields.get("labels", {}), **closeness}
+            fields["labels"] = {**fields.get("labels", {}), **told}
         return _nested("", cls, fields)
 
     def _check(self) -> None:
@@ -292,6 +297,28 @@ class Job:
         if self.dataset:
             job.dataset.CopyFrom(_dataset(self.dataset))
         return job
+
+
+def _labels(key: str, known: Sequence[str], table: Any) -> dict[str, Any]:
+    """The labels that say what a table of the job file says."""
+    listed = ", ".join(known[:-1]) + " and " + known[-1]
+    if not isinstance(table, Mapping):
+        raise JobError(f"{key}: {table!r} must be a table with {listed.replace(' and ', ' or ')}")
+    unknown = set(table) - set(known)
+    if unknown:
+        raise JobError(f"{key}.{min(unknown)}: unknown key; allowed are {listed}")
+    return {f"{key}.{name}": value for name, value in table.items()}
+
+
+def _sizes(sizes: Any) -> str:
+    """The label of the numbers of workers with which a job can run. The daemon checks the text."""
+    if isinstance(sizes, str):
+        return sizes
+    listed = [sizes] if _is_count(sizes) else sizes
+    if not isinstance(listed, Sequence) or not listed or not all(map(_is_count, listed)):
+        allowed = "must be a list such as [1, 2, 4], 'multiples of 4' or 'powers of 2'"
+        raise JobError(f"worker.sizes: {sizes!r} {allowed}")
+    return ",".join(map(str, listed))
 
 
 def _utility(utility: Utility) -> pb.Utility:

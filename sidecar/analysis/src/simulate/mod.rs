@@ -5,6 +5,7 @@ mod gavel;
 mod offline;
 mod page;
 mod rows;
+mod rubick;
 pub(crate) mod runs;
 mod source;
 
@@ -30,12 +31,16 @@ use self::{
 #[derive(Args, Debug)]
 pub struct SimulateArgs {
     /// The workload: a cluster, jobs and their arrivals; --workload list shows the known ones. Recorded jobs:
-    /// philly:FILE, elasticflow:FILE, pollux:FILE, or csv:FILE with --columns. Jobs on three types of GPU: gavel:FILE
+    /// philly:FILE, elasticflow:FILE, pollux:FILE, rubick:FILE with --measured, or csv:FILE with --columns. Jobs on
+    /// three types of GPU: gavel:FILE
     #[arg(long, value_name = "NAME")]
     workload: String,
     /// Headings of a csv:FILE: time (seconds, or date and time), gpus, duration (seconds) and, if there is one, name
     #[arg(long, value_name = "time=H,gpus=H,duration=H")]
     columns: Option<String>,
+    /// The folder in which rubick:FILE finds the measured iterations of each model
+    #[arg(long, value_name = "DIR")]
+    measured: Option<PathBuf>,
     /// Engines to compare; the others are compared with the first one. NAME=ENGINE is an engine under another name,
     /// with parameters of its own. `offline` adds the maximum utility, or the minimum completion times of jobs in
     /// chunks
@@ -104,7 +109,7 @@ pub fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     if args.workload == "list" {
         return output.show(&comparison::Workloads);
     }
-    let source = Source::of(&args.workload, args.columns.as_deref())?;
+    let source = Source::of(&args.workload, args.columns.as_deref(), args.measured.as_deref())?;
     tell(&source);
     let policies = policies(args.policy.as_deref());
     let errors = args.errors.as_deref().map(read_errors).transpose()?;

@@ -130,7 +130,8 @@ impl Row<'_> {
         &self.values[column]
     }
 
-    fn wrong(&self, column: usize, allowed: &str) -> Wrong {
+    /// The error of a value that isn't allowed.
+    pub(super) fn wrong(&self, column: usize, allowed: &str) -> Wrong {
         Wrong { column, problem: format!("{} isn't allowed; it must be {allowed}", quoted(self.text(column))) }
     }
 

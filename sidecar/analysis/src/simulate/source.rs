@@ -6,14 +6,15 @@ use trainmaster_core::{
     JobSpec, Span,
     sim::{
         Request, Workload, WorkloadError,
-        workload::{self, Entry, gavel, pollux, trace},
+        workload::{self, Entry, gavel, pollux, rubick, trace},
     },
 };
 use trainmaster_terminal::Failure;
 
 use super::{
-    gavel::measured,
+    gavel::measured as gavel_speeds,
     rows::{Found, Rows, Wrong},
+    rubick::read,
 };
 
 /// A workload by its name or its file.
@@ -34,19 +35,24 @@ enum Kind {
     Trace(Vec<trace::Recorded>, fn(u32) -> u32),
     Pollux(Vec<pollux::Row>),
     Gavel(Vec<gavel::Measured>),
+    Rubick(Vec<rubick::Row>, rubick::Models),
 }
 
 /// The kinds of files.
-const LAYOUTS: &str = "philly:FILE, elasticflow:FILE, pollux:FILE, gavel:FILE or csv:FILE";
+const LAYOUTS: &str = "philly:FILE, elasticflow:FILE, pollux:FILE, rubick:FILE, gavel:FILE or csv:FILE";
 
 impl Source {
-    /// A generator's name, or one of [`LAYOUTS`]. `columns` are for `csv:FILE`.
+    /// A generator's name, or one of [`LAYOUTS`]. `columns` are for `csv:FILE`, the folder `measured` is for
+    /// `rubick:FILE`.
     ///
     /// # Errors
     /// The workload is unknown, the file can't be read, or it contains no job.
-    pub(super) fn of(text: &str, columns: Option<&str>) -> Result<Self, Failure> {
+    pub(super) fn of(text: &str, columns: Option<&str>, measured: Option<&Path>) -> Result<Self, Failure> {
         if columns.is_some() && !text.starts_with("csv:") {
             return Err(Failure::Usage("--columns says what a csv:FILE holds; other workloads have none".into()));
+        }
+        if measured.is_some() && !text.starts_with("rubick:") {
+            return Err(Failure::Usage("--measured is for rubick:FILE; other workloads have no such folder".into()));
         }
         let Some((layout, file)) = text.split_once(':') else {
             let entry =
@@ -73,9 +79,16 @@ impl Source {
             "csv" => jobs(path, &Columns::read(columns)?, trace::philly)?,
             "pollux" => pollux_rows(path)?,
             "gavel" => {
-                let (measured, left_out) = measured(path)?;
+                let (measured, left_out) = gavel_speeds(path)?;
                 let count = measured.len();
                 (Kind::Gavel(measured), count, left_out)
+            }
+            "rubick" => {
+                let missing = "rubick:FILE needs --measured DIR, the folder with the iterations of each model";
+                let folder = measured.ok_or_else(|| Failure::Usage(missing.into()))?;
+                let (rows, models, left_out) = read(path, folder)?;
+                let count = rows.len();
+                (Kind::Rubick(rows, models), count, left_out)
             }
             _ => return Err(Failure::Usage(format!("{layout:?} is not a layout of files; there are {LAYOUTS}"))),
         };
@@ -112,6 +125,10 @@ impl Source {
             Kind::Gavel(measured) => {
                 request.check()?;
                 gavel::workload(measured, request)
+            }
+            Kind::Rubick(rows, models) => {
+                request.check()?;
+                rubick::workload(&rows[..first(rows.len())], models, request.servers)
             }
         }
     }
@@ -205,10 +222,10 @@ fn pollux_rows(path: &Path) -> Result<Read, Failure> {
 
 /// Unique names of jobs.
 #[derive(Default)]
-struct Names(std::collections::BTreeSet<String>);
+pub(super) struct Names(std::collections::BTreeSet<String>);
 
 impl Names {
-    fn take(&mut self, column: usize, name: &str) -> Result<String, Wrong> {
+    pub(super) fn take(&mut self, column: usize, name: &str) -> Result<String, Wrong> {
         if let Err(error) = JobSpec::minimal(name).validate() {
             return Err(Wrong { column, problem: error.problem });
         }
@@ -241,7 +258,7 @@ mod tests {
 
     fn of(layout: &str, text: &str, columns: Option<&str>) -> Result<Source, Failure> {
         let (_folder, path) = file(text);
-        Source::of(&format!("{layout}:{}", path.display()), columns)
+        Source::of(&format!("{layout}:{}", path.display()), columns, None)
     }
 
     #[test]
@@ -331,12 +348,14 @@ mod tests {
         assert!(problem(of("csv", "", None)).contains("empty"));
         let text = problem(of("csv", "time,gpus,gpus,duration\n1,1,2,1\n", None));
         assert!(text.contains("line 1") && text.contains("more than one column is headed \"gpus\""), "{text}");
-        let text = problem(Source::of(&format!("csv:{}", std::env::temp_dir().display()), None));
+        let text = problem(Source::of(&format!("csv:{}", std::env::temp_dir().display()), None, None));
         assert!(text.contains("can't be read") && !text.contains("line 1"), "{text}");
         assert!(problem(of("csv", "a\n", Some("speed=a"))).contains("time=…"));
         assert!(problem(of("philly", "a\n", Some("time=a"))).contains("--columns"));
-        assert!(problem(Source::of("slurm:x", None)).contains("philly:FILE"));
-        assert!(problem(Source::of("nonsense", None)).contains("csv:FILE"));
-        assert!(problem(Source::of("csv:/no/such/file", None)).contains("/no/such/file"));
+        assert!(problem(Source::of("rubick:x", None, None)).contains("--measured"));
+        assert!(problem(Source::of("philly:x", None, Some(Path::new("y")))).contains("--measured"));
+        assert!(problem(Source::of("slurm:x", None, None)).contains("philly:FILE"));
+        assert!(problem(Source::of("nonsense", None, None)).contains("csv:FILE"));
+        assert!(problem(Source::of("csv:/no/such/file", None, None)).contains("/no/such/file"));
     }
 }
