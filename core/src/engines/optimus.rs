@@ -270,7 +270,7 @@ struct Candidate<'a> {
     now: f64,
     /// The next unit, and the remaining time with it.
     next: (Unit, f64),
-    /// Workers of the next unit, if it has any: 1, unless the job runs only with some [`Sizes`](crate::job::Sizes).
+    /// Workers of the next unit, if it has any: 1, unless the job runs only with some [`Sizes`].
     workers: u32,
     /// Gain of the next unit. Negative if no unit has a gain.
     gain: f64,

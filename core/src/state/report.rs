@@ -115,7 +115,7 @@ impl State {
     }
 
     /// Adds a sample to a model. Returns whether it is the first of several types of GPU, and whether its shape is
-    /// [news](SpeedHistory::is_news) for other jobs.
+    /// [news](crate::fit::SpeedHistory::is_news) for other jobs.
     fn learn(&mut self, model: &str, sample: SpeedSample) -> (bool, bool) {
         let model = Arc::make_mut(self.models.get_mut(model).expect("it has an active job"));
         let is_new = !model.speeds.is_empty() && !model.speeds.has_type(sample.server_type);
