@@ -213,6 +213,54 @@ fn a_cut_model_gets_whole_groups_and_is_told_how_it_is_cut() {
 }
 
 #[test]
+fn a_job_leaves_a_server_that_is_missing_after_a_restart() {
+    let folder = TempDir::new().unwrap();
+    let server = |name: &str| format!("[[server]]\nname = \"{name}\"\ncpu = 2\nmemory = \"1GiB\"\n");
+    let cluster = folder.path().join("cluster.toml");
+    fs::write(&cluster, [server("a"), server("b")].concat()).unwrap();
+    let (adapter, state) = (format!("local={}", cluster.display()), folder.path().join("state"));
+    let daemon = Served::with(&adapter, &state, &["--engine", "fifo"]);
+    for name in ["one", "two"] {
+        let path = folder.path().join(name);
+        let text = format!(
+            "name = \"{name}\"\nmode = \"allreduce\"\n\
+             worker = {{ cpu = 1, min = 2, command = \"sleep 600\" }}\n"
+        );
+        fs::write(&path, text).unwrap();
+        daemon.works(&["submit", path.to_str().unwrap()]);
+        explains(&daemon, name, "planned 2w+0p on ");
+    }
+    until_state(&daemon, "two", "running");
+    // Which of the two is on the server that leaves depends on the engine's order.
+    let stays = if daemon.works(&["explain", "one"]).contains("2w+0p on a") { "one" } else { "two" };
+    let leaves = if stays == "one" { "two" } else { "one" };
+    assert_eq!(daemon.terminate(), Some(0));
+    fs::write(&cluster, server("a")).unwrap();
+    let daemon = Served::with(&adapter, &state, &["--engine", "fifo"]);
+    daemon.works(&["cancel", stays]);
+    explains(&daemon, leaves, "planned 2w+0p on a\n");
+    until_state(&daemon, leaves, "running");
+    daemon.works(&["cancel", leaves]);
+    daemon.works(&["watch", "--until-idle"]);
+    assert_eq!(daemon.terminate(), Some(0));
+}
+
+/// Waits until a job is in a state.
+fn until_state(daemon: &Served, job: &str, wanted: &str) {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let jobs = daemon.json(&["jobs"]);
+        let jobs = jobs["jobs"].as_array().unwrap();
+        let found = jobs.iter().find(|found| found["name"] == job);
+        if found.is_some_and(|found| found["state"] == wanted) {
+            return;
+        }
+        assert!(Instant::now() < end, "{job} isn't {wanted}: {jobs:?}");
+        sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
 fn jobs_stay_in_a_rack_of_the_cluster_file() {
     let folder = TempDir::new().unwrap();
     let server = |name: &str, rack: &str| {

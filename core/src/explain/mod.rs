@@ -177,7 +177,7 @@ fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     }
     let bounds = job.bounds();
     let (least, most) = (bounds.least(), bounds.most());
-    let sizes = match &bounds.sizes {
+    let sizes = match bounds.sizes.within(least.workers, most.workers) {
         Sizes::Any => String::new(),
         sizes => format!(", with {sizes} workers"),
     };

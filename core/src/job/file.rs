@@ -137,16 +137,16 @@ impl Closeness {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct Cut {
-    tp: Option<u32>,
-    pp: Option<u32>,
-    ep: Option<u32>,
+    tp: Option<Value>,
+    pp: Option<Value>,
+    ep: Option<Value>,
 }
 
 impl Cut {
+    /// Whatever stands there, so that one check names what is wrong.
     fn labels(self) -> [(&'static str, Option<String>); 3] {
-        let numbers = [self.tp, self.pp, self.ep].map(|number| number.map(|number| number.to_string()));
+        let [t, p, e] = [self.tp, self.pp, self.ep].map(|value| value.map(|value| value.to_string()));
         let [tp, pp, ep] = Parallel::LABELS;
-        let [t, p, e] = numbers;
         [(tp, t), (pp, p), (ep, e)]
     }
 }
@@ -471,7 +471,7 @@ mod tests {
             (with("worker = { gpu = 1, sizes = \"even\" }"), "worker.sizes: \"even\" must be a number of workers"),
             (with("worker = { gpu = 1, sizes = { of = 2 } }"), "worker.sizes: { of = 2 } must be a list"),
             (with("worker = { gpu = 1, sizes = [1, \"2\"] }"), "worker.sizes: [1, \"2\"] must be a list"),
-            (with("worker = { gpu = 1, sizes = [] }"), "worker.sizes: \"\" must be a number"),
+            (with("worker = { gpu = 1, sizes = [] }"), "worker.sizes: \"\" must be one number or more"),
             (
                 with("worker = { gpu = 1, max = 8, requested = 3, sizes = [2, 4] }"),
                 "3 isn't one of the job's sizes (2,4); \
@@ -484,17 +484,23 @@ mod tests {
             ),
             (
                 with("worker = { gpu = 1, max = 4 }\nparallel = { tp = 4, pp = 2 }"),
-                "parallel: one replica takes 8 \
-                workers, and worker.max = 4 allows fewer",
+                "parallel: tp = 4, pp = 2, ep = 1 need a multiple of 8 workers with 1 GPUs each, and worker.max is 4",
             ),
             (with("worker = { gpu = 1, max = 4 }\nparallel = { tp = 0 }"), "parallel.tp: \"0\" must be a whole number"),
-            (with("worker = { gpu = 1, max = 4 }\nparallel = { tp = -1 }"), "parallel"),
+            (
+                with("worker = { gpu = 1, max = 4 }\nparallel = { tp = -1 }"),
+                "parallel.tp: \"-1\" must be a whole number",
+            ),
+            (
+                with("worker = { gpu = 1, max = 4 }\nparallel = { pp = 1.5 }"),
+                "parallel.pp: \"1.5\" must be a whole number",
+            ),
             (with("worker = { gpu = 1, max = 4 }\nparallel = { dp = 1 }"), "unknown field `dp`"),
             (with("worker = { gpu = 1, max = 4 }\nparallel = [2, 2]"), "expected a map"),
             (with("worker = { gpu = 1, max = 4 }\ntopology = [\"rack\", \"server\"]"), "expected a map"),
             (
                 with("worker = { gpu = 1, max = 10000 }\nparallel = { tp = 1024, pp = 1024, ep = 1024 }"),
-                "takes 1073741824",
+                "a multiple of 1073741824 workers",
             ),
             (
                 with("worker = { gpu = 1, sizes = [1] }\nconstraints = { labels = { \"worker.sizes\" = \"2\" } }"),
@@ -505,7 +511,7 @@ mod tests {
                     "worker = { gpu = 1, max = 4, sizes = [4] }\ndataset = { chunks = 1, batches_per_chunk = 1, \
                     epochs = 1 }",
                 ),
-                "worker.sizes: 4 with a dataset",
+                "worker.sizes: can't be used with a dataset",
             ),
             (
                 "name = \"x\"\nworker = { cpu = 1 }\nserver = { cpu = 1, sizes = [2] }".into(),

@@ -80,6 +80,15 @@ impl Sizes {
         (found > 0).then_some(found)
     }
 
+    /// The same without listed ones that aren't within bounds. O(listed).
+    #[must_use]
+    pub(crate) fn within(self, least: u32, most: u32) -> Self {
+        match self {
+            Self::Listed(all) => Self::Listed(all.into_iter().filter(|size| (least..=most).contains(size)).collect()),
+            other => other,
+        }
+    }
+
     /// Those of them that are multiples of a group. O(listed).
     #[must_use]
     pub(super) fn in_groups_of(self, group: u32) -> Self {
@@ -120,19 +129,20 @@ impl FromStr for Sizes {
     /// # Errors
     /// Names the part that isn't allowed, and what is.
     fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |part: &str, what: &str| {
+            let allowed = "a list such as 1,2,4, \"multiples of 4\" or \"powers of 2\"";
+            format!("\"{}\" must be {what}; allowed are {allowed}", shown(part.trim(), 32))
+        };
         let size = |text: &str| match text.trim().parse() {
             Ok(size) if (1..=MOST_WORKERS).contains(&size) => Ok(size),
-            _ => Err(format!(
-                "\"{}\" must be a number of workers from 1 to {MOST_WORKERS}, or all of it \"multiples of 4\" or \
-                 \"powers of 2\"",
-                shown(text.trim(), 32)
-            )),
+            _ => Err(wrong(text, &format!("a number of workers from 1 to {MOST_WORKERS}"))),
         };
         let words: Vec<&str> = text.split_whitespace().take(4).collect();
         match words[..] {
+            [] => return Err(wrong("", "one number or more")),
             ["multiples", "of", of] => return size(of).map(|of| if of == 1 { Self::Any } else { Self::Multiples(of) }),
             ["powers", "of", "2" | "two"] => return Ok(Self::PowersOf2),
-            ["multiples" | "powers", ..] => return Err("must be \"multiples of 4\" or \"powers of 2\"".into()),
+            ["multiples" | "powers", ..] => return Err(wrong(text, "a rule")),
             _ => {}
         }
         let count = text.split(',').count();
@@ -229,7 +239,7 @@ mod tests {
     fn wrong_text_is_refused_by_name() {
         let long = vec!["1"; 65].join(",");
         for (text, named) in [
-            ("", "\"\" must be a number of workers from 1 to 10000"),
+            ("", "\"\" must be one number or more; allowed are a list"),
             ("0", "\"0\" must be"),
             ("4,", "\"\" must be"),
             ("1,-2", "\"-2\" must be"),

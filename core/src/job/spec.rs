@@ -501,7 +501,11 @@ impl JobSpec {
         let fail = |key: &str, problem: String| Err(JobSpecError { key: key.into(), problem });
         if let Some(text) = self.labels.get(Sizes::LABEL) {
             if text.len() > LONGEST_LABEL_VALUE {
-                let problem = format!("{} bytes must be at most {LONGEST_LABEL_VALUE}", text.len());
+                let problem = format!(
+                    "a list of {} characters must have at most {LONGEST_LABEL_VALUE}; a rule is shorter, such as \
+                     \"multiples of 4\"",
+                    text.len()
+                );
                 return fail(Sizes::LABEL, problem);
             }
             text.parse::<Sizes>().or_else(|problem| fail(Sizes::LABEL, problem).map(|()| Sizes::Any))?;
@@ -514,18 +518,24 @@ impl JobSpec {
             None => return Ok(()),
         };
         if self.dataset.is_some() {
-            let problem = "engines that dispatch data chunks choose any number of workers; leave out one of the two";
-            return fail(key, format!("{} with a dataset: {problem}", self.sizes()));
+            return fail(key, "can't be used with a dataset, whose engines choose any number of workers".into());
         }
         let (min, max) = (self.worker.min, self.worker.max);
-        if let Some(group) = parallel.map(|parallel| parallel.group(self.worker.whole_gpus()))
-            && group > u64::from(max)
+        let gpus = self.worker.whole_gpus();
+        if let Some(parallel) = parallel
+            && parallel.group(gpus) > u64::from(max)
         {
-            return fail(key, format!("one replica takes {group} workers, and worker.max = {max} allows fewer"));
+            let Parallel { tensor, pipeline, expert } = parallel;
+            let problem = format!(
+                "tp = {tensor}, pp = {pipeline}, ep = {expert} need a multiple of {} workers with {gpus} GPUs each, \
+                 and worker.max is {max}",
+                parallel.group(gpus)
+            );
+            return fail(key, problem);
         }
         let sizes = self.sizes();
         if sizes == Sizes::Listed(SmallVec::new()) {
-            let group = parallel.map_or(1, |parallel| parallel.group(self.worker.whole_gpus()));
+            let group = parallel.map_or(1, |parallel| parallel.group(gpus));
             let problem = format!("{} has no multiple of {group}, as parallel needs", self.labels[Sizes::LABEL]);
             return fail(Sizes::LABEL, problem);
         }
@@ -536,6 +546,7 @@ impl JobSpec {
         if !sizes.has(requested) {
             let near = [sizes.at_most(requested), sizes.at_least(requested)].into_iter().flatten();
             let near: Vec<_> = near.filter(|size| (min..=max).contains(size)).map(|size| size.to_string()).collect();
+            let sizes = sizes.within(min, max);
             let problem = format!("{requested} isn't one of the job's sizes ({sizes}); ask for {}", near.join(" or "));
             return fail("worker.requested", problem);
         }

@@ -204,11 +204,11 @@ impl Owner {
         (back > Span::ZERO).then(|| format!("server {name:?} is {home}'s, which may bring it back for another {back}"))
     }
 
-    /// Whether any of these slots is on a manager's server.
+    /// Whether any of these slots is on a manager's server, or on one that the manager was the last to bring.
     fn is_on(&self, speaker: Speaker<'_>, allocation: Option<&Allocation>) -> bool {
         let state = self.scheduler.state();
         let mut slots = allocation.into_iter().flat_map(Allocation::slots);
-        slots.any(|slot| state.manager_of(slot.server) == Some(speaker.name))
+        slots.any(|slot| state.last_manager_of(slot.server) == Some(speaker.name))
     }
 
     /// Whether a manager runs a job: the job came from it, was sent to it, or has slots on its servers.
