@@ -217,30 +217,40 @@ fn a_job_leaves_a_server_that_is_missing_after_a_restart() {
     let folder = TempDir::new().unwrap();
     let server = |name: &str| format!("[[server]]\nname = \"{name}\"\ncpu = 2\nmemory = \"1GiB\"\n");
     let cluster = folder.path().join("cluster.toml");
-    fs::write(&cluster, [server("a"), server("b")].concat()).unwrap();
+    fs::write(&cluster, ["a", "b", "c", "d"].map(server).concat()).unwrap();
     let (adapter, state) = (format!("local={}", cluster.display()), folder.path().join("state"));
-    let daemon = Served::with(&adapter, &state, &["--engine", "fifo"]);
-    for name in ["one", "two"] {
+    let config = folder.path().join("config.toml");
+    let rules = "[scheduler.stability]\nmin_run = \"0s\"\npayback = 0.0\nrescales_per_hour = 1000\n";
+    fs::write(
+        &config,
+        format!("[scheduler]\nengine = \"optimus\"\n{rules}[scheduler.parameters]\ninterval = \"1s\"\n"),
+    )
+    .unwrap();
+    let config = ["--config", config.to_str().unwrap()];
+    let daemon = Served::with(&adapter, &state, &config);
+    let submit = |daemon: &Served, name: &str, counts: &str| {
         let path = folder.path().join(name);
         let text = format!(
             "name = \"{name}\"\nmode = \"allreduce\"\n\
-             worker = {{ cpu = 1, min = 2, command = \"sleep 600\" }}\n"
+             worker = {{ cpu = 1, {counts}, command = \"sleep 600\" }}\n"
         );
         fs::write(&path, text).unwrap();
         daemon.works(&["submit", path.to_str().unwrap()]);
-        explains(&daemon, name, "planned 2w+0p on ");
-    }
-    until_state(&daemon, "two", "running");
-    // Which of the two is on the server that leaves depends on the engine's order.
-    let stays = if daemon.works(&["explain", "one"]).contains("2w+0p on a") { "one" } else { "two" };
-    let leaves = if stays == "one" { "two" } else { "one" };
+        until_state(daemon, name, "running");
+    };
+    submit(&daemon, "one", "max = 6");
+    explains(&daemon, "one", "planned 6w+0p on a, b, c\n");
+    submit(&daemon, "two", "min = 2");
+    explains(&daemon, "two", "planned 2w+0p on d\n");
     assert_eq!(daemon.terminate(), Some(0));
-    fs::write(&cluster, server("a")).unwrap();
-    let daemon = Served::with(&adapter, &state, &["--engine", "fifo"]);
-    daemon.works(&["cancel", stays]);
-    explains(&daemon, leaves, "planned 2w+0p on a\n");
-    until_state(&daemon, leaves, "running");
-    daemon.works(&["cancel", leaves]);
+    // The first job has to make room for the second one, which has to leave the missing server.
+    fs::write(&cluster, ["a", "b"].map(server).concat()).unwrap();
+    let daemon = Served::with(&adapter, &state, &config);
+    explains(&daemon, "two", "planned 2w+0p on b\n");
+    until_state(&daemon, "two", "running");
+    for name in ["one", "two"] {
+        daemon.works(&["cancel", name]);
+    }
     daemon.works(&["watch", "--until-idle"]);
     assert_eq!(daemon.terminate(), Some(0));
 }
