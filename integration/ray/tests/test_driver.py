@@ -160,12 +160,12 @@ def test_a_new_incarnation_resumes_from_the_checkpoint(
     plans.write(number, mode, 2, 0, {}, action="wait", reason="held")
     wait_for("the release", lambda: plans.running(number)[2] == "" and not plans.groups(number))
     left_at = max(int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"{mode}/{number}-*/checkpoint-*"))
-    # Asynchronous workers can be ahead of the push that ends the last epoch, at full speed or on a busy machine.
+    # At full speed, some asynchronous workers are ahead of the push that ends the last epoch.
     if mode != "async":
         run.hurry()
     plans.write(number, mode, 2, 0, {"w0-2": "n1", **ps[2 * servers]})
     end = run.result()
-    assert end["epoch"] in ((30, 31) if mode == "async" else (30,))
+    assert end["epoch"] == 30
     assert end["step"] >= 30 * 8 > left_at > 0
     assert end["loss"] < 0.3
     assert [change["how"] for change in end["history"]] == ["start", "restart"]

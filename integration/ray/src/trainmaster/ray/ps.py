@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class PSServer:
 
     def begin(self, ctx: Context) -> None:
         self._async = ctx.job.mode == "async"
+        self._last = ctx.job.convergence.max_epochs * training.steps_per_epoch(ctx.job)
         self._world = ctx.world
         self._round = ctx.round
         self._flag = GO
@@ -72,7 +73,9 @@ class PSServer:
 
     async def push(self, rank: int, part: Part) -> Reply:
         if self._async:
-            return self._apply([part])
+            # Workers don't wait for each other, so only here it is known which gradient is the last one.
+            reply = self._apply([part]) if self._step < self._last else await self.pull()
+            return replace(reply, flag=max(reply.flag, EXHAUSTED)) if reply.step >= self._last else reply
         return await self._gather.join((self._round, self._step), rank, self._world, part, self._apply)
 
     def _apply(self, parts: Sequence[Part]) -> Reply:
