@@ -200,6 +200,9 @@ enum trainmaster_event_kind {
     TRAINMASTER_EVENT_KIND_UTILISATION = 15,
     // A learnt policy. `name`: the engine; `text`: a policy file. Without a text the engine uses its heuristic again.
     TRAINMASTER_EVENT_KIND_POLICY_SET = 16,
+    // The batch and the gradients of a report, before its TRAINMASTER_EVENT_KIND_REPORTED. For jobs with a range of
+    // batches, others ignore it. `job`, `incarnation`, `report`: the same report.
+    TRAINMASTER_EVENT_KIND_BATCH_REPORTED = 17,
 };
 
 // Known values. `known` of struct trainmaster_prediction is their sum.
@@ -312,6 +315,10 @@ enum trainmaster_report_has {
     TRAINMASTER_REPORT_HAS_ACCURACY = 2,
     // `restart_ms`.
     TRAINMASTER_REPORT_HAS_RESTART = 4,
+    // `batch`.
+    TRAINMASTER_REPORT_HAS_BATCH = 8,
+    // `grad_sqr` and `grad_var`.
+    TRAINMASTER_REPORT_HAS_NOISE = 16,
 };
 
 // Allowed changes of a running job's shape.
@@ -790,6 +797,12 @@ struct trainmaster_report {
     uint64_t chunks_count;
     // Bytes from one element to the next.
     uint64_t chunks_stride;
+    // Examples per step of the whole job, of a job with a range of batches.
+    uint64_t batch;
+    // Squared norm of its true gradient ...
+    double grad_sqr;
+    // ... and the variance of one example's gradient, summed over the parameters.
+    double grad_var;
 };
 
 // A share of a device. Never grows.
@@ -982,6 +995,14 @@ struct trainmaster_verdict {
     struct trainmaster_slots slots;
     // Work of its slots, if the engine schedules data chunks one by one; otherwise empty.
     struct trainmaster_works work;
+    // The batch that a job with a range should train with: examples per step of the whole job. 0: its batch is fixed.
+    uint64_t batch;
+    // Examples that one replica of the model computes at once.
+    uint64_t batch_local;
+    // Passes of a replica in a step.
+    uint32_t batch_passes;
+    // Reserved: 0.
+    uint32_t reserved;
 };
 
 // An array of verdicts by job. Each job occurs once.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
+    batch::GradientNoise,
     decision::{DeviceShare, Slot},
     ids::{DecisionId, Incarnation, JobId, Term},
     job::{ExternalId, JobSpec, JobSpecError, Phase},
@@ -139,6 +140,19 @@ pub enum Event {
     },
     /// The journal's record of any other refused event: only the time has advanced.
     Elapsed,
+    /// The batch and the gradients of the report that follows, of a job whose batch the scheduler may choose.
+    BatchReported {
+        /// The job.
+        job: JobId,
+        /// The incarnation of the program.
+        incarnation: Incarnation,
+        /// The reporting slot.
+        slot: (Role, u32),
+        /// Examples per step of the whole job in its steps.
+        batch: Option<u64>,
+        /// Statistics of its gradients.
+        noise: Option<GradientNoise>,
+    },
 }
 
 /// Measured use by a slot.

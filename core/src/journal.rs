@@ -14,6 +14,7 @@ use crate::{
     event::Event,
     fit::speed::SpeedTable,
     ids::{JobId, TicketId},
+    job::Batching,
     settings::SettingsError,
     state::State,
     time::Time,
@@ -21,10 +22,10 @@ use crate::{
 };
 
 /// Version of the format that is written. It increases when a record's layout changes.
-pub const VERSION: u8 = 16;
+pub const VERSION: u8 = 17;
 
-/// The oldest version that is read. Since then, snapshots have got [`Saved::domains`] (15) and [`Saved::tables`] (16)
-/// at their end.
+/// The oldest version that is read. Since then, snapshots have got [`Saved::domains`] (15), [`Saved::tables`] (16)
+/// and [`Saved::batches`] (17) at their end.
 const OLDEST: u8 = 14;
 
 /// The number of [`Record::Snapshot`], which postcard writes first.
@@ -112,6 +113,8 @@ pub struct Saved {
     pub(crate) domains: Vec<(Domain, Vec<JobId>)>,
     /// What was measured of jobs that run only with some numbers of workers.
     pub(crate) tables: Vec<(JobId, SpeedTable)>,
+    /// What is known of the batches of jobs with a range.
+    pub(crate) batches: Vec<(JobId, Batching)>,
 }
 
 impl Saved {
@@ -189,7 +192,7 @@ impl Record {
         match body.split_first() {
             Some((version @ OLDEST..VERSION, body)) if body.first() == Some(&SNAPSHOT) => {
                 // Lists that weren't there yet are empty.
-                let missing = &[0, 0][..usize::from(VERSION - version)];
+                let missing = &[0, 0, 0][..usize::from(VERSION - version)];
                 postcard::from_bytes(&[body, missing].concat()).map_err(|error| error.to_string())
             }
             Some((OLDEST..=VERSION, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),

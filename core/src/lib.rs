@@ -14,6 +14,7 @@
 //! * [`journal`]: recovery, audit and replay; [`explain`]: explanations of a job's state.
 
 pub mod amount;
+pub mod batch;
 pub mod budget;
 pub mod decision;
 pub mod engine;

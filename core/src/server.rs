@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::{
     amount::{AmountError, Unit, parse_span},
+    batch::BatchRange,
     decision::{DeviceShare, Devices},
     ids::{JobId, ManagerId, ResourceId, ServerId},
     job::{Demand, Job, Sizes},
@@ -286,7 +287,7 @@ impl Server {
     /// Whether the server has all these labels, apart from those that say how close slots must be ([`Topology`]) or how
     /// many workers the job can have ([`Sizes`]).
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        let is_own = |label: &str| Topology::is_label(label) || Sizes::is_label(label);
+        let is_own = |label: &str| Topology::is_label(label) || Sizes::is_label(label) || BatchRange::is_label(label);
         labels.iter().all(|(key, value)| self.labels.get(key) == Some(value) || is_own(key))
     }
 

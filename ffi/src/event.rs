@@ -2,7 +2,7 @@
 
 use trainmaster_core::{
     DecisionId, Enactment, End, Event, Incarnation, JobId, JobSpec, Mode, ObservedSlot, Policy, Report, Role, Settings,
-    SlotUse, Term, Time, job::Phase,
+    SlotUse, Term, Time, batch::GradientNoise, job::Phase,
 };
 
 use crate::{
@@ -58,6 +58,9 @@ pub enum trainmaster_event_kind {
     Utilisation = 15,
     /// A learnt policy. `name`: the engine; `text`: a policy file. Without a text the engine uses its heuristic again.
     PolicySet = 16,
+    /// The batch and the gradients of a report, before its TRAINMASTER_EVENT_KIND_REPORTED. For jobs with a range of
+    /// batches, others ignore it. `job`, `incarnation`, `report`: the same report.
+    BatchReported = 17,
 }
 
 /// The scheduling mode.
@@ -175,6 +178,10 @@ pub enum trainmaster_report_has {
     Accuracy = 2,
     /// `restart_ms`.
     Restart = 4,
+    /// `batch`.
+    Batch = 8,
+    /// `grad_sqr` and `grad_var`.
+    Noise = 16,
 }
 
 /// Progress of a training program since its last report.
@@ -223,6 +230,12 @@ pub struct trainmaster_report {
     pub chunks_count: u64,
     /// Bytes from one element to the next.
     pub chunks_stride: u64,
+    /// Examples per step of the whole job, of a job with a range of batches.
+    pub batch: u64,
+    /// Squared norm of its true gradient ...
+    pub grad_sqr: f64,
+    /// ... and the variance of one example's gradient, summed over the parameters.
+    pub grad_var: f64,
 }
 
 /// An event. Fields that its kind doesn't read may have any value; zero is recommended.
@@ -360,6 +373,10 @@ impl trainmaster_event {
         } else if kind(Kind::Reported) {
             let report = borrow::read(self.report, "event.report")?;
             Event::Reported { job, incarnation, slot: report.slot()?, report: report.convert()? }
+        } else if kind(Kind::BatchReported) {
+            let report = borrow::read(self.report, "event.report")?;
+            let (batch, noise) = report.batch()?;
+            Event::BatchReported { job, incarnation, slot: report.slot()?, batch, noise }
         } else if kind(Kind::Observed) {
             let phases = [
                 ("stopped", Phase::Stopped),
@@ -415,12 +432,21 @@ impl trainmaster_report {
         Ok((role(self.role, "report.role")?, self.index))
     }
 
+    fn has(&self, what: trainmaster_report_has) -> Result<bool, Failure> {
+        if self.has >= 2 * trainmaster_report_has::Noise as u32 {
+            return Err(Failure::value(format!("report.has: {} must be a sum of 1, 2, 4, 8 and 16", self.has)));
+        }
+        Ok(self.has & what as u32 != 0)
+    }
+
+    fn batch(&self) -> Result<(Option<u64>, Option<GradientNoise>), Failure> {
+        use trainmaster_report_has as Has;
+        let noise = GradientNoise { sqr: self.grad_sqr, var: self.grad_var };
+        Ok((self.has(Has::Batch)?.then_some(self.batch), self.has(Has::Noise)?.then_some(noise)))
+    }
+
     fn convert(&self) -> Result<Report, Failure> {
         use trainmaster_report_has as Has;
-        let has = |what: Has| self.has & what as u32 != 0;
-        if self.has >= 2 * Has::Restart as u32 {
-            return Err(Failure::value(format!("report.has: {} must be a sum of 1, 2 and 4", self.has)));
-        }
         let times =
             borrow::copies(self.slot_times, self.slot_times_count, self.slot_times_stride, "report.slot_times")?;
         Ok(Report {
@@ -428,15 +454,15 @@ impl trainmaster_report {
             step: self.step,
             epoch: self.epoch,
             steps_per_epoch: self.steps_per_epoch,
-            loss: has(Has::Loss).then_some(self.loss),
-            accuracy: has(Has::Accuracy).then_some(self.accuracy),
+            loss: self.has(Has::Loss)?.then_some(self.loss),
+            accuracy: self.has(Has::Accuracy)?.then_some(self.accuracy),
             steps: self.steps,
             duration: span(self.duration_ms, "report.duration_ms")?,
             workers: self.workers,
             servers: self.servers,
             slot_times: times.iter().map(|time| (time.worker, time.ms)).collect(),
             chunks: borrow::copies(self.chunks, self.chunks_count, self.chunks_stride, "report.chunks")?,
-            restart: has(Has::Restart).then(|| span(self.restart_ms, "report.restart_ms")).transpose()?,
+            restart: self.has(Has::Restart)?.then(|| span(self.restart_ms, "report.restart_ms")).transpose()?,
         })
     }
 }

@@ -101,6 +101,14 @@ pub struct trainmaster_verdict {
     pub slots: trainmaster_slots,
     /// Work of its slots, if the engine schedules data chunks one by one; otherwise empty.
     pub work: trainmaster_works,
+    /// The batch that a job with a range should train with: examples per step of the whole job. 0: its batch is fixed.
+    pub batch: u64,
+    /// Examples that one replica of the model computes at once.
+    pub batch_local: u64,
+    /// Passes of a replica in a step.
+    pub batch_passes: u32,
+    /// Reserved: 0.
+    pub reserved: u32,
 }
 
 /// An array of verdicts by job. Each job occurs once.
@@ -287,6 +295,7 @@ impl<'a> Writer<'a> {
             Verdict::Release(shape) => (Kind::Release, *shape),
         };
         let none = Allocation::default();
+        let batch = self.state.job(job).and_then(|job| job.batch()).unwrap_or_default();
         let allocation = verdict.allocation().map_or(&none, |allocation| allocation);
         trainmaster_verdict {
             size: size_of::<trainmaster_verdict>() as u32,
@@ -300,6 +309,10 @@ impl<'a> Writer<'a> {
             reason: self.reason(verdict.reason()),
             slots: self.slots(allocation),
             work: self.work(allocation),
+            batch: batch.size,
+            batch_local: batch.local,
+            batch_passes: batch.passes,
+            reserved: 0,
         }
     }
 

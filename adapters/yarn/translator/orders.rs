@@ -185,6 +185,10 @@ impl Translator {
         let Some(spec) = &app.spec else { return };
         program(orders, spec);
         let environment = &mut orders.environment;
+        if let Some(Action::Run(run)) = app.order.as_ref().map(|order| &order.action) {
+            // The batch that was chosen.
+            environment.extend(run.environment.clone());
+        }
         environment.extend(self.environment.clone());
         // Before the daemon knows the job, its programs can't report.
         if let Some(order) = &app.order {

@@ -49,6 +49,7 @@ use crate::engine::{
     round::leaving,
 };
 use crate::{
+    batch::BatchRange,
     decision::Allocation,
     fit::{Confidence, SpeedCurve, SpeedFit, SpeedOptions, speed::SpeedTable},
     ids::JobId,
@@ -77,6 +78,8 @@ const HANDED_OUT_AGAIN: u32 = 2;
 
 /// Number of next larger sizes that are compared, of a job that runs only with some numbers of workers.
 const MOST_SIZES: usize = 8;
+/// About how many batches the fit of a job that may choose its batch compares for each speed.
+const BATCHES: u64 = 16;
 
 /// A worker is tried while the job has more than this many restarts' time left: at best it halves that time, and every
 /// second one may gain nothing.
@@ -247,6 +250,8 @@ struct Candidate<'a> {
     curve: SpeedCurve,
     /// Corrections of the curve, of a job that runs only with some numbers of workers.
     table: Option<&'a SpeedTable>,
+    /// The fit of a job that may choose its batch, in place of the curve.
+    adaptive: Option<&'a SpeedFit>,
     /// Whether times are in seconds. Without a measured speed of any job, their unit is unknown.
     is_timed: bool,
     /// One more worker is tried up to this number.
@@ -298,7 +303,7 @@ fn common_labels(state: &State) -> Option<Common<'_>> {
 impl Common<'_> {
     /// Whether all servers have the labels that a job asks for, and it asks for no closeness.
     fn hold(&self, job: &Job) -> bool {
-        let is_own = |label: &str| Sizes::is_label(label) || Topology::is_label(label);
+        let is_own = |label: &str| Sizes::is_label(label) || Topology::is_label(label) || BatchRange::is_label(label);
         let asked = job.spec.labels.iter().filter(|(label, _)| !is_own(label));
         job.domain.is_none() && { asked }.all(|asked| self.0.contains(&asked))
     }
@@ -326,6 +331,7 @@ impl<'a> Candidate<'a> {
             job,
             bounds: job.bounds(),
             curve,
+            adaptive: job.learnt.fits.speed.as_ref().filter(|fit| fit.goodput().is_some()),
             table: job.learnt.fits.speed.as_ref().and_then(|fit| fit.table()).map(|table| &**table),
             is_timed: job.learnt.fits.speed.is_some(),
             tries: if engine.explore { worth_trying(job) } else { 0 },
@@ -355,6 +361,9 @@ impl<'a> Candidate<'a> {
 
     #[inline]
     fn time(&self, workers: u32, servers: u32) -> f64 {
+        if let Some(fit) = self.adaptive {
+            return self.steps / fit.speed(servers, workers);
+        }
         let time = self.steps * self.curve.step_time(servers, workers);
         self.table.map_or(time, |table| time / table.factor(workers))
     }
@@ -408,10 +417,11 @@ impl<'a> Candidate<'a> {
         Some(all.take(MOST_SIZES).fold((first, 0.0), better).0)
     }
 
-    /// What a step counts against the budget: the numbers of workers that it compares.
+    /// What a step counts against the budget: the numbers of workers and the batches that it compares.
     #[inline]
     fn compared(&self) -> u64 {
-        if self.bounds.sizes == Sizes::Any { 1 } else { MOST_SIZES as u64 }
+        let of_each = if self.adaptive.is_some() { BATCHES } else { 1 };
+        of_each * if self.bounds.sizes == Sizes::Any { 1 } else { MOST_SIZES as u64 }
     }
 
     /// The next smaller number of workers to try where a shape has no room: of a job that runs only with some numbers,

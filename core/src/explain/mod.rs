@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::{
+    batch::{Batch, BatchRange},
     decision::{Slot, Verdict, WorkState},
     ids::JobId,
     job::{Job, Sizes},
@@ -257,6 +258,29 @@ fn keeps(state: &State, job: &Job, shape: Shape, rule: Keeps) -> String {
     }
 }
 
+/// The batch that a job with a range should train with, and why.
+fn batch(job: &Job) -> Option<String> {
+    let batching = job.batching()?;
+    let BatchRange { submitted, min, max, .. } = batching.range;
+    let range = if min < max { format!("of {min} to {max}") } else { "which is fixed".to_owned() };
+    let Some(Batch { size, local, passes }) = batching.chosen else {
+        return Some(format!("its batch, {range}, is chosen once it has slots; it starts with {submitted}"));
+    };
+    let parts = if passes > 1 { format!("{passes} passes of {local}") } else { local.to_string() };
+    let why = match job.learnt.fits.speed.as_ref().and_then(|fit| fit.goodput()) {
+        Some(goodput) => format!(
+            "with the measured gradient noise of {:.0} examples, its efficiency is {:.0} % of that of {submitted}",
+            goodput.noise(),
+            100.0 * goodput.efficiency(size)
+        ),
+        None if min < max => "its program has reported no gradient noise yet".to_owned(),
+        None => "only its parts depend on the number of workers".to_owned(),
+    };
+    let used = batching.used.filter(|used| *used != size);
+    let used = used.map_or_else(String::new, |used| format!("; its last report is of {used}"));
+    Some(format!("batch {size}, {range} ({parts} on each replica): {why}{used}"))
+}
+
 /// The rule that keeps room in use while a job waits for it. It says nothing about other jobs.
 fn pinned_others(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     let rules = &state.settings.stability;
@@ -352,6 +376,9 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
             add(Topic::Speed, text);
         }
         None => add(Topic::Speed, "no speed measured yet, so a generic curve is assumed".into()),
+    }
+    if let Some(text) = batch(job) {
+        add(Topic::Speed, text);
     }
     if let Some(at) = job.learnt.speeds.contradiction() {
         let shape = Shape { workers: at.workers, servers: at.servers };

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    batches::Batching,
     issued::Issued,
     learnt::Learnt,
     seen::Seen,
@@ -12,6 +13,7 @@ use super::{
     spec::{Bounds, JobSpec, StopChoice, TrainingMode},
 };
 use crate::{
+    batch::Batch,
     decision::Verdict,
     fit::SpeedModel,
     ids::{JobId, QueueId, ResourceId, ServerId, TenantId},
@@ -114,6 +116,9 @@ pub struct Job {
     /// The numbers of workers with which it can run, as read from its labels.
     #[serde(skip)]
     pub(crate) sizes: Sizes,
+    /// What is known of its batches, if its owner gives a range. A snapshot of a journal has it apart.
+    #[serde(skip)]
+    pub(crate) batching: Option<Box<Batching>>,
 }
 
 impl Job {
@@ -137,6 +142,45 @@ impl Job {
     /// parameter servers.
     pub(crate) fn has_speed_table(&self) -> bool {
         self.spec.server.is_none() && self.sizes != Sizes::Any
+    }
+
+    /// What is known of its batches, if its owner gives a range.
+    pub fn batching(&self) -> Option<&Batching> {
+        self.batching.as_deref()
+    }
+
+    /// The batch that it should train with at its issued shape. `None` if its batch is fixed, or before it had slots.
+    pub fn batch(&self) -> Option<Batch> {
+        self.batching()?.chosen
+    }
+
+    /// Chooses the batch for the issued shape and the current fit. Returns whether it changed.
+    pub(crate) fn choose_batch(&mut self) -> bool {
+        let (Some(batching), Some(issued)) = (&mut self.batching, &self.issued.allocation) else { return false };
+        let (Shape { workers, servers }, before) = (issued.shape(), batching.chosen);
+        let fit = self.learnt.fits.speed.as_ref();
+        let goodput = fit.and_then(|fit| Some((fit.goodput()?, fit.curve())));
+        batching.fitted = goodput.map(|(goodput, _)| goodput.noise()).or(batching.fitted);
+        batching.chosen = Some(match goodput {
+            Some((goodput, curve)) => goodput.batch(&curve, servers, workers, before),
+            None => batching.range.batch(workers, before.map_or(batching.range.submitted, |now| now.size) as f64),
+        });
+        batching.chosen != before
+    }
+
+    /// Environment variables of the job's processes: those of its specification, with the chosen batch.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let mut environment = self.spec.environment();
+        let Some(batch) = self.batch() else { return environment };
+        environment.iter_mut().filter(|(name, _)| *name == "TRAINMASTER_BATCH").for_each(|(_, value)| {
+            *value = batch.size.to_string();
+        });
+        environment.extend([
+            ("TRAINMASTER_BATCH_SUBMITTED", self.spec.batch.to_string()),
+            ("TRAINMASTER_BATCH_LOCAL", batch.local.to_string()),
+            ("TRAINMASTER_BATCH_PASSES", batch.passes.to_string()),
+        ]);
+        environment
     }
 
     /// Demand of one slot.

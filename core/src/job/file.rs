@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     amount::Unit,
+    batch::BatchRange,
     forms,
     text::{read_toml, shown},
     time::Span,
@@ -51,7 +52,7 @@ struct File {
     resize: Resize,
     #[serde(default)]
     mode: TrainingMode,
-    batch: Option<u64>,
+    batch: Option<Batch>,
     #[serde(default)]
     examples: u64,
     epochs: Option<u32>,
@@ -84,6 +85,43 @@ struct File {
     restart_cost: Option<Span>,
     #[serde(default)]
     profile: Vec<ProfiledSpeed>,
+}
+
+/// A number of examples, or a table with the range that the scheduler may choose from.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "write a number of examples, or a table such as { size = 64, max = 4096, local = 128 }")]
+enum Batch {
+    Fixed(u64),
+    Range(Range),
+}
+
+/// The job's [`BatchRange`], as the file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    size: Option<Value>,
+    min: Option<Value>,
+    max: Option<Value>,
+    local: Option<Value>,
+}
+
+impl Batch {
+    /// The submitted batch, and the labels with whatever stands there, so that one check names what is wrong.
+    fn read(self) -> Result<(u64, [Option<String>; 3]), JobSpecError> {
+        let range = match self {
+            Self::Fixed(size) => return Ok((size, [None, None, None])),
+            Self::Range(range) => range,
+        };
+        // A job starts with the smallest batch, if the file doesn't say another.
+        let Some(size) = range.size.as_ref().or(range.min.as_ref()) else {
+            return Err(wrong("batch.size", "is missing: the number of examples with which the job starts"));
+        };
+        let number = size.as_integer().and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
+        let key = if range.size.is_some() { "batch.size" } else { "batch.min" };
+        let size =
+            number.ok_or_else(|| wrong(key, format!("{size} must be a whole number of examples, at least 1")))?;
+        Ok((size, [range.min, range.max, range.local].map(|value| value.map(|value| value.to_string()))))
+    }
 }
 
 /// The number of equal parts in a chain, or a list of parts.
@@ -201,6 +239,8 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
     add(&mut labels, file.topology.labels())?;
     add(&mut labels, file.parallel.labels())?;
     add(&mut labels, [(Sizes::LABEL, sizes)])?;
+    let (batch, range) = file.batch.map_or(Ok((1, [None, None, None])), Batch::read)?;
+    add(&mut labels, BatchRange::LABELS.into_iter().zip(range))?;
     let server = file.server.map(|table| role("server", table)).transpose()?;
     if server.as_ref().is_some_and(|server| server.sizes.is_some()) {
         return Err(wrong("server.sizes", "has no meaning: only the number of workers can be restricted").into());
@@ -213,7 +253,7 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         priority: file.priority,
         resize: file.resize,
         mode: file.mode,
-        batch: file.batch.unwrap_or(1),
+        batch,
         examples: file.examples,
         convergence: convergence(file.epochs, file.convergence)?,
         worker,

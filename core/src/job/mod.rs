@@ -1,6 +1,8 @@
 //! Jobs: their specification ([`JobSpec`]) and the state of active ones ([`Job`]).
 
 mod active;
+mod batches;
+mod checks;
 mod file;
 mod issued;
 mod learnt;
@@ -14,6 +16,7 @@ mod utility;
 
 pub use self::{
     active::{Demand, ExternalId, Job},
+    batches::Batching,
     file::{JobFileError, LONGEST_FILE},
     issued::{Issued, Service},
     learnt::{Fits, Learnt, Progress, Stragglers},

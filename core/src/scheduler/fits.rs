@@ -59,12 +59,14 @@ impl Scheduler {
         self.open_fit = None;
         self.fitting.clear();
         self.state.now = self.state.now.max(at);
+        let fitted: Vec<_> = outcome.fits.iter().map(|(id, _)| *id).collect();
         for (id, fits) in outcome.fits {
             if let Some(job) = self.state.job_mut(id) {
                 job.learnt.fits = Arc::new(fits);
                 self.state.note(Change::Job(id));
             }
         }
+        self.state.choose_batches(fitted);
         self.record(|| Record::FitsCommitted { at, ticket: outcome.ticket });
         Ok(())
     }

@@ -166,6 +166,7 @@ impl Scheduler {
             wake_at: self.wake_at,
             domains: self.state.saved_domains(),
             tables: self.state.saved_tables(),
+            batches: self.state.saved_batches(),
         }
     }
 
@@ -185,6 +186,7 @@ impl Scheduler {
         scheduler.state = saved.state;
         scheduler.state.restore_domains(saved.domains);
         scheduler.state.restore_tables(saved.tables);
+        scheduler.state.restore_batches(saved.batches);
         scheduler.next_ticket = saved.next_ticket;
         scheduler.digest = saved.digest;
         scheduler.decided_at = saved.decided_at;

@@ -14,7 +14,7 @@ use crate::{
     engine::{AnyEngine, AnyIndex, AnyMemo, Budget, EngineError},
     fit::{
         Convergence, ConvergenceOptions, OptStop, Prediction, SpeedFit, SpeedOptions, SpeedSample, TypeSpeeds,
-        learning_curve,
+        learning_curve, speed::Goodput,
     },
     guard::{self, Violation},
     ids::{JobId, TicketId},
@@ -221,6 +221,11 @@ fn fit(job: &Job, model: Option<&Model>, types: &TypeSpeeds) -> Fits {
         let of_model = model.map(|model| model.speeds.known()).unwrap_or_default();
         let of_model: Vec<_> = of_model.into_iter().filter(alike).collect();
         speed = speed.map(|fit| fit.with_table(&own, &of_model));
+    }
+    if let (Some(fit), Some(batching)) = (&mut speed, job.batching())
+        && let Some(noise) = batching.noise.filter(|_| batching.range.is_free())
+    {
+        fit.goodput = Some(Goodput::new(batching.range, noise.scale()));
     }
     let loss = Convergence::fit(&job.learnt.losses, &ConvergenceOptions::default()).ok();
     let rule = &job.spec.convergence;

@@ -196,6 +196,7 @@ mod tests {
                 stragglers: None,
                 accuracy: None,
                 load: None,
+                noise: None,
             };
             let data = Dataset { chunks, batches_per_chunk: 2, epochs: 2, upload: "z".into(), ..Dataset::default() };
             let data = Dataset { chunk_size: 10, batch_time: Some(Span::seconds(600)), ..data };

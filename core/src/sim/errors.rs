@@ -55,15 +55,18 @@ impl Oracle {
                 remaining_epochs: epochs - u64::from(truths.done),
                 capped: false,
             });
+            let goodput = fits.speed.as_ref().and_then(|fit| fit.goodput().copied());
             let speed = self.speeds.entry(id).or_insert_with(|| (truths.speed)());
             let divisor = |key: u64| signed(key, errors.speed).max(0.01);
-            fits.speed = Some(match truths.exact {
+            let mut fit = match truths.exact {
                 Some(time) => speed.clone().with_curve(time.curve(truths.spec, divisor)),
                 None => {
                     let theta = std::array::from_fn(|at| speed.theta[at] / divisor(1 + at as u64));
                     speed.clone().with_theta(theta)
                 }
-            });
+            };
+            fit.goodput = goodput;
+            fits.speed = Some(fit);
         });
     }
 

@@ -13,6 +13,7 @@ mod chunks;
 mod draws;
 mod errors;
 mod meter;
+mod noise;
 pub mod offline;
 mod play;
 mod program;

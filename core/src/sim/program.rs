@@ -10,6 +10,7 @@ use super::{
     workload::SimJob,
 };
 use crate::{
+    batch::{Batch, GradientNoise, gain},
     decision::{Allocation, Issue},
     event::{Event, Report},
     ids::Incarnation,
@@ -37,6 +38,7 @@ const NEAR: f64 = 1e-6;
 const PACE: u64 = 1 << 32;
 const SLOW: u64 = 2 << 32;
 const GAPS: u64 = 3 << 32;
+const NOISE: u64 = 5 << 32;
 
 pub(super) struct Program<'a> {
     /// Index in the workload.
@@ -82,6 +84,10 @@ pub(super) struct Program<'a> {
     by_chunk: bool,
     /// Slow-down by jobs that share its devices and cores.
     shared: f64,
+    /// Its specification with the batch that it trains with, and the steps of the submitted batch that one step with it
+    /// is worth.
+    trains: Arc<JobSpec>,
+    gain: f64,
     /// Seconds of exchanging gradients, as the mean over its workers, and their current rate per second.
     exchanged: (f64, f64),
 }
@@ -110,6 +116,8 @@ impl<'a> Program<'a> {
             epochs: sim.truth.goal.epochs(&sim.spec, draws),
             per_epoch: sim.truth.steps_per_epoch(&sim.spec) as f64,
             truth: &sim.truth,
+            trains: job.spec.clone(),
+            gain: 1.0,
             job,
             draws,
             stage: Stage::Absent,
@@ -142,6 +150,17 @@ impl<'a> Program<'a> {
 
     fn goal(&self) -> f64 {
         self.per_epoch * f64::from(self.epochs)
+    }
+
+    /// Changes to the batch that the job was told, if that may change.
+    pub(super) fn follow(&mut self, now: Time, batch: Option<Batch>) {
+        let Some(batch) = batch.filter(|batch| self.truth.noise.is_some() && batch.size != self.trains.batch) else {
+            return;
+        };
+        self.count(now);
+        self.trains = Arc::new(JobSpec { batch: batch.size, ..(*self.job.spec).clone() });
+        // A speed over both periods would be wrong for either.
+        self.steady = (self.done, now);
     }
 
     /// Completed epochs.
@@ -366,7 +385,11 @@ impl<'a> Program<'a> {
         let wait = (self.reported.max(Time(0)) + apart - now).as_seconds().max(0.0);
         let earliest = (self.done + self.rate * wait) / self.per_epoch;
         let epoch = f64::from(self.epoch() + 1).max((earliest - NEAR).ceil());
-        let target = (epoch * self.per_epoch).min(self.goal());
+        let mut target = (epoch * self.per_epoch).min(self.goal());
+        if self.truth.noise.is_some() {
+            // Its reports don't wait for the ends of epochs, which may take hours.
+            target = target.min(self.done + self.rate * wait.max(apart.as_seconds()));
+        }
         let at = now + Span(((target - self.done) / self.rate * 1000.0).ceil().max(1.0) as i64);
         match changes.filter(|change| *change < at) {
             Some(change) => Some(change),
@@ -381,7 +404,13 @@ impl<'a> Program<'a> {
     fn pace(&mut self, now: Time, training: &Allocation) {
         let together = self.are_together(training);
         let pace = 1.0 + self.truth.speed_noise * self.draws.of(PACE).normal(self.epoch().into());
-        self.rate = self.truth.speed.of(self.spec(), training, together, &self.slow(now)) * pace.max(0.1) / self.shared;
+        let speed =
+            self.truth.speed.of(&self.trains, training, together, &self.slow(now)) * pace.max(0.1) / self.shared;
+        self.gain = self.truth.noise.map_or(1.0, |noise| {
+            let batch = self.trains.batch as f64;
+            gain(noise.scale(self.progress(), batch), self.spec().batch as f64, batch)
+        });
+        self.rate = speed * self.gain;
         let workers = training.of(Role::Worker);
         let busy = workers.iter().filter(|slot| training.is_busy(slot)).count() as f64 / workers.len().max(1) as f64;
         self.exchanged.1 = if together { 0.0 } else { busy * self.truth.speed.exchange() };
@@ -440,6 +469,15 @@ impl<'a> Program<'a> {
         self.stage == Stage::Training && self.joining.is_none()
     }
 
+    /// What its chief says of its batch and gradients before a report, if its batch may change.
+    pub(super) fn batch_report(&self) -> Option<Event> {
+        let scale = self.truth.noise?.scale(self.progress(), self.trains.batch as f64);
+        let wavers = libm::exp(0.1 * self.draws.of(NOISE).normal(self.sequence));
+        let noise = GradientNoise { sqr: 1.0, var: scale * wavers };
+        let (job, incarnation, batch) = (self.job.id, self.incarnation, Some(self.trains.batch));
+        Some(Event::BatchReported { job, incarnation, slot: (Role::Worker, 0), batch, noise: Some(noise) })
+    }
+
     /// The current report of its chief.
     pub(super) fn report(&mut self, now: Time) -> Event {
         let epoch = self.epoch();
@@ -459,7 +497,7 @@ impl<'a> Program<'a> {
             steps_per_epoch: self.per_epoch as u64,
             loss: self.truth.goal.loss().filter(|_| epoch > 0).map(|loss| loss.seen(epoch, self.draws)),
             accuracy: self.accuracy(),
-            steps: libm::round(self.done - steps) as u32,
+            steps: libm::round((self.done - steps) / self.gain) as u32,
             duration: now - since,
             workers: shape.workers,
             servers: shape.servers,

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::draws::Draws;
+use super::{draws::Draws, noise::TrueNoise};
 use crate::{
     decision::Allocation,
     fit::{LossFit, SpeedCurve},
@@ -38,6 +38,8 @@ pub struct Truth {
     pub accuracy: Option<f64>,
     /// True use of its slots. None: slots use their whole demand, without measurement and without slow-down.
     pub load: Option<SlotLoad>,
+    /// Noise of its gradients, if its batch may change. None: it trains with the submitted batch.
+    pub noise: Option<TrueNoise>,
 }
 
 /// True use of one slot, as fractions of its demand. It varies between windows of ten minutes.

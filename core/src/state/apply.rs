@@ -9,11 +9,12 @@ use super::{
     servers::{check_amounts, check_shares, used},
 };
 use crate::{
+    batch::BatchRange,
     decision::{Allocation, Devices, Slot, Verdict},
     event::{Enactment, End, Event, EventError, ObservedSlot},
     fit::{SpeedHistory, SpeedSample},
     ids::{DecisionId, Incarnation, JobId, ManagerId, ServerId},
-    job::{Demand, ExternalId, Issued, Job, JobSpec, Learnt, Phase, Seen},
+    job::{Batching, Demand, ExternalId, Issued, Job, JobSpec, Learnt, Phase, Seen},
     policy::Policy,
     reason::Reason,
     resources::{GPU, ResourceTypes},
@@ -78,6 +79,9 @@ impl State {
             Event::JobEnded { job, end } => self.end_job(*job, *end)?,
             Event::JobHeld { job, held } => self.hold(*job, *held)?,
             Event::Reported { job, incarnation, slot, report } => self.report(*job, *incarnation, *slot, report)?,
+            Event::BatchReported { job, incarnation, batch, noise, .. } => {
+                self.report_batch(*job, *incarnation, *batch, *noise)?;
+            }
             Event::Observed { job, incarnation, slots, phase } => self.observe(*job, *incarnation, slots, *phase)?,
             Event::Enacted { decision, job, result } => self.enacted(*decision, *job, result)?,
             Event::SyncBegin { manager } => {
@@ -197,6 +201,7 @@ impl State {
             learnt: Learnt::nothing(speeds, spec.restart_cost.unwrap_or_default()),
             domain: None,
             sizes: spec.sizes(),
+            batching: BatchRange::of(spec).expect("validated").map(|range| Box::new(Batching::new(range))),
             spec: Arc::new(spec.clone()),
         };
         // A further job of a model starts from the model's known speeds.

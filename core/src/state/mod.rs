@@ -5,6 +5,7 @@
 
 mod apply;
 mod audit;
+mod batches;
 mod census;
 mod changes;
 mod charge;

@@ -65,11 +65,13 @@ impl State {
         if let Some(speed) = speed(report).filter(|_| has_slots) {
             job.learnt.progress.speed = Some(speed);
             let sample = SpeedSample::new(report.servers, report.workers, speed).on(job.worker.speed_type());
+            let used = job.batching().and_then(|batching| batching.used).unwrap_or(job.spec.batch);
+            let sample = if used == job.spec.batch { sample } else { sample.at_batch(used as f64) };
             let has_table = job.has_speed_table();
             let is_size = has_table && job.sizes.has(report.workers);
             let moved = Arc::make_mut(&mut job.learnt.speeds).report(&sample, !has_table);
             dirty |= moved || job.learnt.fits.speed.is_none() || job.learnt.speeds.contradiction().is_some();
-            let (model, batch) = (job.model.clone(), job.spec.batch as f64);
+            let (model, batch) = (job.model.clone(), used as f64);
             let (is_type, is_news) = self.learn(&model, sample.at_batch(batch));
             if is_type || (is_size && is_news) {
                 // The model's other jobs may prefer this type or size, or not.

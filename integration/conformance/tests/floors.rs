@@ -24,6 +24,7 @@ const CORE: &[&str] = &[
     "time",
     "shape",
     "amount",
+    "batch",
     "text",
     "forms",
     "reason",

@@ -56,6 +56,8 @@ def test_every_key_of_the_job_file_is_in_the_message() -> None:
     assert dict(message.labels) == {"zone": "a", "topology.require": "rack", "parallel.tp": "2", "worker.sizes": "4,8"}
     assert (message.stop, message.stop_under_load) == (pb.STOP_OPTIMAL, pb.STOP_ACCURACY)
     assert [(part.parameters, list(part.after)) for part in message.partitions] == [(10, []), (20, [0])]
+    free = Job.from_dict({"name": "a", "mode": "allreduce", "worker": {"gpu": 1}, "batch": {"min": 8, "max": 64}})
+    assert (free.message().batch, dict(free.message().labels)) == (8, {"batch.min": "8", "batch.max": "64"})
     chain = Job(name="a", mode="allreduce", resize="fixed", worker=Role(cpu=1, requested=3), partitions=3).message()
     assert [list(part.after) for part in chain.partitions] == [[], [0], [1]]
 
@@ -142,6 +144,10 @@ MISTAKES = [
     ({"parallel": 4}, "parallel: 4 must be a table with tp, pp or ep"),
     ({"parallel": {"dp": 2}}, "parallel.dp: unknown key; allowed are tp, pp and ep"),
     ({"parallel": {"tp": 0}}, "parallel.tp: 0 must be a whole number of at least 1"),
+    ({"batch": {"max": 8}}, "batch.size: is missing"),
+    ({"batch": {"size": 8, "most": 9}}, "batch.most: unknown key; allowed are size, min, max and local"),
+    ({"batch": {"size": 0, "max": 8}}, "batch.size: 0 must be a whole number of at least 1"),
+    ({"batch": {"size": 8, "local": 0.5}}, "batch.local: 0.5 must be a whole number of at least 1"),
     ({"worker": {"gpu": 1, "sizes": []}}, r"worker.sizes: \[\] must be a list"),
     ({"worker": {"gpu": 1, "sizes": [1, True]}}, r"worker.sizes: \[1, True\] must be a list"),
     ({"topology": {"within": "rack"}}, "topology.within: unknown key"),

@@ -61,6 +61,33 @@ def test_reports_survive_a_restart_of_the_daemon(daemon: Daemon) -> None:
     assert (ended.job, ended.step) == (number, 60)
 
 
+def test_a_loop_follows_the_batch_that_the_scheduler_chooses(daemon: Daemon, tmp_path: Path) -> None:
+    told = tmp_path / "batches"
+    program = Path(__file__).with_name("adaptive_loop.py")
+    job = Job.from_dict(
+        {
+            "name": "adaptive",
+            "mode": "allreduce",
+            "batch": {"size": 16, "max": 256, "local": 64},
+            "epochs": 150,
+            "examples": 160,
+            "worker": {"cpu": 1, "command": f"{sys.executable} {program} {told}"},
+        }
+    )
+    jobs = daemon.jobs()
+    jobs.submit(job)
+    ended = wait_for("its end", lambda: next((s for s in jobs.list(all=True) if s.state == "completed"), None))
+    assert ended.step >= 1500
+    batches = [tuple(map(int, line.split())) for line in told.read_text().splitlines()]
+    assert batches[0] == (16, 16, 1), "it starts with the submitted batch"
+    # A step's cost doesn't depend on small batches, and the gradients are noisy.
+    assert batches[-1][0] >= 32, batches
+    for size, local, passes in batches:
+        assert size == local * passes, batches
+        assert 16 <= size <= 256, batches
+        assert local <= 64, batches
+
+
 def test_a_reporter_without_a_daemon_neither_blocks_nor_grows() -> None:
     reporter = Reporter(f"127.0.0.1:{free_port()}", Slot("1"), interval=0.001)
     for step in range(50_000):

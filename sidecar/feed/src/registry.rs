@@ -54,6 +54,8 @@ pub struct JobAssignment {
     pub slots: Vec<v1::Slot>,
     /// Work of the slots, if data chunks are scheduled one by one.
     pub work: Vec<v1::Work>,
+    /// The batch, if the scheduler may choose it.
+    pub batch: Option<v1::Batch>,
     /// Time within which a stopping program has to end.
     pub grace: Span,
     /// The highest accepted sequence number of each slot of this incarnation.
@@ -512,6 +514,7 @@ impl Entry {
             grace_ms: given.grace.0,
             last_seq: 0,
             work: given.work.clone(),
+            batch: given.batch,
         };
         let (assignment, accepted) = (SharedAssignment::new(&frame, peers), given.accepted.clone());
         self.view.send_if_modified(|view| {

@@ -2,7 +2,7 @@
 
 use trainmaster_core::{Allocation, EventError, Job, Span, State};
 use trainmaster_feed::{JobAssignment, Standing};
-use trainmaster_proto::{slots_to_wire, work_to_wire};
+use trainmaster_proto::{batch_to_wire, slots_to_wire, work_to_wire};
 
 /// For each report, the reason if it was ignored.
 pub type Answers = Vec<Result<(), String>>;
@@ -31,6 +31,7 @@ pub fn assignment(state: &State, job: &Job, slots: Option<&Allocation>, grace: S
         standing: if slots.is_some() { Standing::Run } else { Standing::Stop },
         slots: slots.map(|allocation| slots_to_wire(state, allocation)).unwrap_or_default(),
         work: slots.map(work_to_wire).unwrap_or_default(),
+        batch: slots.and_then(|_| job.batch()).map(|batch| batch_to_wire(batch, job.spec.batch)),
         grace,
         accepted: job.learnt.reported.clone(),
     }

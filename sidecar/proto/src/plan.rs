@@ -61,7 +61,9 @@ pub fn job_plan(state: &State, issue: &Issue, facts: JobFacts<'_>) -> v1::JobPla
                     plan.server_command.clone_from(&server.command);
                     plan.server_demand = server.demand_with(None).into_iter().collect();
                 }
-                plan.environment = spec.environment().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+                let environment =
+                    state.known_job(issue.job).map_or_else(|| spec.environment(), |job| job.environment());
+                plan.environment = environment.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
             }
             v1::Action::Run
         }

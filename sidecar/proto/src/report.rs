@@ -1,6 +1,6 @@
 //! Conversion of training programs' reports.
 
-use trainmaster_core::{Report, Span};
+use trainmaster_core::{Event, Incarnation, JobId, Report, Role, Span, batch::GradientNoise};
 
 use crate::v1;
 
@@ -9,12 +9,25 @@ use crate::v1;
 pub struct Progress {
     /// Report for the fits.
     pub report: Report,
+    /// The batch of its steps, if the program tells it.
+    pub batch: Option<u64>,
+    /// Statistics of its gradients, if the program tells them.
+    pub noise: Option<GradientNoise>,
     /// Number of trained examples in the report.
     pub examples: u64,
     /// Whether the training is complete.
     pub finished: bool,
     /// Whether it is complete by convergence, rather than by the maximum of epochs.
     pub converged: bool,
+}
+
+impl Progress {
+    /// What it says of batches and gradients, for the core to take before the report.
+    pub fn batch_event(&self, job: JobId, incarnation: Incarnation, slot: (Role, u32)) -> Option<Event> {
+        let (batch, noise) = (self.batch, self.noise);
+        let says = batch.is_some() || noise.is_some();
+        says.then_some(Event::BatchReported { job, incarnation, slot, batch, noise })
+    }
 }
 
 /// Converts progress. It never fails: invalid values are kept, so that the core ignores and counts them.
@@ -35,6 +48,12 @@ pub fn progress(wire: v1::Progress) -> Progress {
             restart: wire.restart_ms.map(span),
             chunks: wire.chunks,
         },
+        batch: wire.batch,
+        noise: match (wire.grad_sqr, wire.grad_var) {
+            (None, None) => None,
+            // One without the other can't be used, so it is counted.
+            (sqr, var) => Some(GradientNoise { sqr: sqr.unwrap_or(f64::NAN), var: var.unwrap_or(f64::NAN) }),
+        },
         examples: wire.examples,
         finished: wire.finished,
         converged: wire.converged,
@@ -43,7 +62,7 @@ pub fn progress(wire: v1::Progress) -> Progress {
 
 /// Converts progress for the wire, for simulated training programs.
 pub fn progress_to_wire(progress: &Progress) -> v1::Progress {
-    let Progress { report, examples, finished, converged } = progress;
+    let Progress { report, batch, noise, examples, finished, converged } = progress;
     v1::Progress {
         seq: report.seq,
         step: report.step,
@@ -61,6 +80,9 @@ pub fn progress_to_wire(progress: &Progress) -> v1::Progress {
         converged: *converged,
         restart_ms: report.restart.map(|restart| restart.0 as f64),
         chunks: report.chunks.clone(),
+        batch: *batch,
+        grad_sqr: noise.map(|noise| noise.sqr),
+        grad_var: noise.map(|noise| noise.var),
     }
 }
 
@@ -95,6 +117,8 @@ mod tests {
             chunks in proptest::collection::vec(any::<u32>(), 0..4),
             flags in any::<(bool, bool)>(),
             restart in proptest::option::of(0..1_000_000_i64),
+            batch in proptest::option::of(any::<u64>()),
+            noise in proptest::option::of((0.0..1e9_f64, 0.0..1e9_f64)),
         ) {
             let (seq, step, epoch, steps_per_epoch, steps, workers, servers, examples) = numbers;
             let report = Report {
@@ -105,7 +129,8 @@ mod tests {
                 chunks,
                 restart: restart.map(Span),
             };
-            let whole = Progress { report, examples, finished: flags.0, converged: flags.1 };
+            let noise = noise.map(|(sqr, var)| GradientNoise { sqr, var });
+            let whole = Progress { report, batch, noise, examples, finished: flags.0, converged: flags.1 };
             prop_assert_eq!(progress(progress_to_wire(&whole)), whole);
         }
     }

@@ -2,6 +2,7 @@
 
 use trainmaster_core::{
     Allocation, DeviceShare, ObservedSlot, Role, Slot, State,
+    batch::Batch,
     decision::{Work, WorkItem, WorkState},
 };
 
@@ -55,6 +56,11 @@ pub fn work_to_wire(allocation: &Allocation) -> Vec<v1::Work> {
         v1::Work { chunk, worker: work.slot.map(|(_, index)| index), state: state.into(), rank }
     };
     allocation.work().iter().map(work).collect()
+}
+
+/// Converts the batch of a job that may change it.
+pub fn batch_to_wire(batch: Batch, submitted: u64) -> v1::Batch {
+    v1::Batch { size: batch.size, local: batch.local, passes: batch.passes, submitted }
 }
 
 /// Converts an observed slot.

@@ -104,6 +104,14 @@ impl SpeedCurve {
         t.max(p * w * 1e-12).max(f64::MIN_POSITIVE)
     }
 
+    /// The same curve with a global batch `factor` times as large. Not for asynchronous training.
+    #[inline]
+    #[must_use]
+    pub(crate) fn with_batch(&self, factor: f64) -> Self {
+        let [example, step] = self.compute;
+        Self { compute: [example * factor, step], passes: self.passes * factor, ..*self }
+    }
+
     /// The same curve with computation `factor` times as fast (`factor` > 0) and unchanged communication.
     #[must_use]
     pub fn computing_faster(&self, factor: f64) -> Self {

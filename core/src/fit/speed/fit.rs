@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     curve::SpeedCurve,
+    goodput::Goodput,
     model::{Confidence, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor},
     solve::{Problem, Pull, Row, Solution, distinct_rows, factor_of, tells_overlap, time_of},
     table::SpeedTable,
@@ -58,6 +59,9 @@ pub struct SpeedFit {
     /// What was measured, for a job that runs only with some numbers of workers. A snapshot of a journal has it apart.
     #[serde(skip)]
     pub(crate) table: Option<Arc<SpeedTable>>,
+    /// The choice of the batch, for a job that has one. A snapshot of a journal has it apart.
+    #[serde(skip)]
+    pub(crate) goodput: Option<Goodput>,
 }
 
 /// The paper's form: the sum of computation and communication.
@@ -113,18 +117,24 @@ impl SpeedFit {
             curve: SpeedCurve::overlapping(model, &best.theta, best.cross),
             factors: best.factors,
             table: None,
+            goodput: None,
         }
     }
 
-    /// Training speed on the reference server type, in steps per second. See [`SpeedCurve::speed`].
+    /// Training speed on the reference server type, in steps per second. See [`SpeedCurve::speed`]. For a job that may
+    /// choose its batch: with the best one, in steps of the submitted one. O(1), or O(doublings of the range).
     #[inline]
     #[must_use]
     pub fn speed(&self, servers: u32, workers: u32) -> f64 {
-        let speed = self.curve.speed(servers, workers);
+        let speed = match &self.goodput {
+            None => self.curve.speed(servers, workers),
+            Some(goodput) => goodput.speed(&self.curve, servers, workers),
+        };
         self.table.as_ref().map_or(speed, |table| speed * table.factor(workers))
     }
 
-    /// The function alone, without the [table](Self::table) of a job that has one: small and `Copy`, for inner loops.
+    /// The function alone, at the submitted batch, without the [table](Self::table) of a job that has one: small and
+    /// `Copy`, for inner loops.
     #[must_use]
     pub fn curve(&self) -> SpeedCurve {
         self.curve
@@ -136,11 +146,17 @@ impl SpeedFit {
         self.table.as_ref()
     }
 
+    /// The choice of the batch, for a job that may choose it.
+    #[must_use]
+    pub fn goodput(&self) -> Option<&Goodput> {
+        self.goodput.as_ref()
+    }
+
     /// The same fit, corrected by what was measured on the job's type: by itself, and where it has nothing by the
     /// model's others.
     #[must_use]
     pub(crate) fn with_table(mut self, own: &[SpeedSample], others: &[SpeedSample]) -> Self {
-        self.table = SpeedTable::of(&self.curve, own, others).map(Arc::new);
+        self.table = SpeedTable::of(&self.curve, self.model.batch(), own, others).map(Arc::new);
         self
     }
 

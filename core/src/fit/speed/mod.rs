@@ -13,6 +13,8 @@
 //!
 //! Jobs that run only with some numbers of workers have a [`SpeedTable`] of what was measured beside the function.
 //!
+//! Jobs that may choose their batch have a [`Goodput`]: speeds with the best batch, in steps of the submitted one.
+//!
 //! [`LevelFit`] is a second form for all-reduce, for rows that tell on how many servers the workers were. `trainmaster
 //! fit speed` uses it; engines don't yet.
 //!
@@ -40,6 +42,7 @@
 mod curve;
 mod draw;
 mod fit;
+mod goodput;
 mod history;
 mod levels;
 mod model;
@@ -50,6 +53,7 @@ mod types;
 pub use self::{
     curve::SpeedCurve,
     fit::SpeedFit,
+    goodput::Goodput,
     history::{Contradiction, SpeedHistory},
     levels::{LevelFit, StepSample},
     model::{Confidence, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample, TypeFactor},

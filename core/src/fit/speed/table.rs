@@ -19,12 +19,13 @@ pub struct SpeedTable {
 }
 
 impl SpeedTable {
-    /// The corrections of a curve by measurements without parameter servers. Where `own` has none, `others` count.
+    /// The corrections of a curve, which is that of a `batch`, by measurements without parameter servers. Where `own` has none, `others` count.
     /// `None` without any. O(samples²), of which a history has at most 64.
-    pub(crate) fn of(curve: &SpeedCurve, own: &[SpeedSample], others: &[SpeedSample]) -> Option<Self> {
+    pub(crate) fn of(curve: &SpeedCurve, batch: f64, own: &[SpeedSample], others: &[SpeedSample]) -> Option<Self> {
         let mut rows: Vec<(u32, f64)> = Vec::new();
         for sample in own.iter().chain(others) {
-            let off = libm::log(sample.speed / curve.speed(0, sample.workers));
+            let there = sample.batch.map_or(*curve, |at| curve.with_batch(at / batch));
+            let off = libm::log(sample.speed / there.speed(0, sample.workers));
             if off.is_finite() && !rows.iter().any(|(workers, _)| *workers == sample.workers) {
                 rows.push((sample.workers, off));
             }
@@ -63,7 +64,7 @@ mod tests {
         // LLaMA-7B on 4, 8 and 16 GPUs, which the curve has at 0.625, 1.25 and 2.5 steps per second.
         let own = [SpeedSample::new(0, 8, 0.1), SpeedSample::new(0, 16, 0.88)];
         let others = [SpeedSample::new(0, 4, 0.06), SpeedSample::new(0, 8, 9.0)];
-        let table = SpeedTable::of(&curve(), &own, &others).unwrap();
+        let table = SpeedTable::of(&curve(), 64.0, &own, &others).unwrap();
         let speed = |workers: u32| curve().speed(0, workers) * table.factor(workers);
         for (workers, measured) in [(4, 0.06), (8, 0.1), (16, 0.88)] {
             assert!((speed(workers) / measured - 1.0).abs() < 1e-12, "{workers}: {}", speed(workers));
@@ -78,9 +79,9 @@ mod tests {
 
     #[test]
     fn without_measurements_there_is_no_table() {
-        assert_eq!(SpeedTable::of(&curve(), &[], &[]), None);
+        assert_eq!(SpeedTable::of(&curve(), 64.0, &[], &[]), None);
         let broken = [0.0, -1.0, f64::NAN, f64::INFINITY].map(|speed| SpeedSample::new(0, 4, speed));
-        assert_eq!(SpeedTable::of(&curve(), &broken, &[]), None);
+        assert_eq!(SpeedTable::of(&curve(), 64.0, &broken, &[]), None);
         assert_eq!(SpeedTable::default().factor(4), 1.0);
     }
 }

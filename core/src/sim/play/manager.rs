@@ -85,19 +85,22 @@ impl Play<'_> {
                 self.observed(id)?;
             }
             Came::Joined => self.observed(id)?,
-            Came::Reported => {
-                let report = program.report(now);
-                self.say(report)?;
-            }
+            Came::Reported => self.reported(id)?,
             Came::Done => {
-                let report = program.report(now);
-                self.say(report)?;
+                self.reported(id)?;
                 self.take_away(id);
                 return self.end(id, End::Completed);
             }
             Came::Changed => {}
         }
         self.planned(id)
+    }
+
+    fn reported(&mut self, id: JobId) -> Result<(), SimError> {
+        let now = self.now;
+        let program = self.programs.get_mut(&id).expect("it reports");
+        let (batch, report) = (program.batch_report(), program.report(now));
+        batch.into_iter().chain([report]).try_for_each(|event| self.say(event))
     }
 
     fn end(&mut self, id: JobId, end: End) -> Result<(), SimError> {
@@ -122,6 +125,7 @@ impl Play<'_> {
 
     pub(super) fn planned(&mut self, id: JobId) -> Result<(), SimError> {
         let Some(program) = self.programs.get_mut(&id) else { return Ok(()) };
+        program.follow(self.now, self.scheduler.state().job(id).and_then(|job| job.batch()));
         if let Some(at) = program.plan(self.now, self.workload.report_every) {
             self.queue.put(at, Happening::Program(id, program.plan));
         }

@@ -84,6 +84,7 @@ fn workload() -> Workload {
             stragglers: None,
             accuracy: None,
             load: None,
+            noise: None,
         };
         SimJob { arrival: Time(number * 500_000), spec, profiling: None, done: 0, truth }
     };

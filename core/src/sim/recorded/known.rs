@@ -112,6 +112,7 @@ impl Known {
             stragglers: None,
             accuracy: self.accuracy,
             load: None,
+            noise: None,
         }
     }
 }

@@ -333,6 +333,7 @@ fn job(number: u32, arrival: Time, types: &[(u64, u32)], kind: &Kind, draws: Dra
             stragglers: None,
             accuracy: None,
             load: None,
+            noise: None,
         },
     }
 }

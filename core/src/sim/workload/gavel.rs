@@ -159,6 +159,7 @@ fn job(number: u32, measured: &Measured, arrival: Time, seconds: f64, types: &Ar
             stragglers: None,
             accuracy: None,
             load: None,
+            noise: None,
         },
     }
 }

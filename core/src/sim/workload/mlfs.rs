@@ -216,6 +216,7 @@ fn job(number: u32, most: u32, span: f64, invented: &Invented, draws: Draws) -> 
                 wavers: 0.15,
                 together: invented.together,
             }),
+            noise: None,
         },
     }
 }

@@ -27,6 +27,7 @@ pub const WORKLOADS: &[Entry] = &[
     oasis::SMALL,
     philly::ENTRY,
     pollux::ENTRY,
+    pollux::ADAPTIVE,
     edge::LARGE,
     edge::TESTBED,
     edge::BOUNDED,

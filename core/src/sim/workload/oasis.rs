@@ -276,6 +276,7 @@ fn job(number: u32, arrival: Time, kind: &Kind, draws: Draws) -> SimJob {
             stragglers: None,
             accuracy: None,
             load: None,
+            noise: None,
         },
     }
 }

@@ -218,6 +218,7 @@ fn job(number: u32, model: &Model, arrival: f64, draws: Draws) -> SimJob {
             stragglers: None,
             accuracy: None,
             load: None,
+            noise: None,
         },
     }
 }

@@ -148,6 +148,7 @@ fn job(row: &Row, table: Arc<[PlacedSpeed]>) -> Result<SimJob, WorkloadError> {
             stragglers: None,
             accuracy: None,
             load: None,
+            noise: None,
         },
     })
 }

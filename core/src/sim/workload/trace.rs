@@ -116,6 +116,7 @@ fn job(recorded: Recorded) -> SimJob {
             stragglers: None,
             accuracy: None,
             load: None,
+            noise: None,
         },
     }
 }

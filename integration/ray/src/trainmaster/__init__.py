@@ -3,11 +3,13 @@
 Only `trainmaster.ray`, which is imported separately, needs Ray.
 """
 
+from .batch import AdaptiveBatch
 from .errors import JobError, JobFailed, Refused, TrainmasterError, Unreachable
 from .job import Convergence, Dataset, Job, Partition, Role, SpeedSample, Utility
 from .loop import finish, report, should_stop
 
 __all__ = [
+    "AdaptiveBatch",
     "Convergence",
     "Dataset",
     "Job",

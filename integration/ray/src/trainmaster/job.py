@@ -206,6 +206,9 @@ class Job:
         for label in [label for label in told if label.startswith("parallel.")]:
             _at_least(label, told[label], 1)
             told[label] = str(told[label])
+        if isinstance(fields.get("batch"), Mapping):
+            fields["batch"], batches = _batch(fields["batch"])
+            told.update(batches)
         worker = fields.get("worker")
         if isinstance(worker, Mapping) and "sizes" in worker:
             told["worker.sizes"] = _sizes(worker["sizes"])
@@ -308,6 +311,18 @@ def _labels(key: str, known: Sequence[str], table: Any) -> dict[str, Any]:
     if unknown:
         raise JobError(f"{key}.{min(unknown)}: unknown key; allowed are {listed}")
     return {f"{key}.{name}": value for name, value in table.items()}
+
+
+def _batch(table: Mapping[str, Any]) -> tuple[int, dict[str, str]]:
+    """The submitted batch, and the labels of the range that the scheduler may choose from."""
+    known = ("size", "min", "max", "local")
+    for name in _labels("batch", known, table):
+        _at_least(name, table[name.removeprefix("batch.")], 1)
+    # A job starts with the smallest batch, if the file doesn't say another.
+    size = table.get("size", table.get("min"))
+    if size is None:
+        raise JobError("batch.size: is missing: the number of examples with which the job starts")
+    return size, {f"batch.{name}": str(value) for name, value in table.items() if name != "size"}
 
 
 def _sizes(sizes: Any) -> str:

@@ -32,16 +32,35 @@ def report(
     epoch: int | None = None,
     accuracy: float | None = None,
     steps_per_epoch: int = 0,
+    steps: int | None = None,
+    batch: int | None = None,
+    grad_sqr: float | None = None,
+    grad_var: float | None = None,
 ) -> None:
     """Reports the progress of training. Call it at every step, or less often.
 
     `step` counts from the start of the job, across restarts. `examples` is the number of examples since the last call.
     `epoch` is the number of completed epochs. The function never blocks and never raises. In a program that Trainmaster
     did not start, it does nothing. With torchrun, only rank 0 reports.
+
+    A job whose batch the scheduler may choose counts `step`, `epoch` and `steps_per_epoch` in steps of its submitted
+    batch, `steps` in real ones since the last call, and tells its batch and the noise of its gradients: see
+    `AdaptiveBatch`.
     """
     global _last
     try:
-        progress = Report(step, loss, examples, epoch, accuracy, steps_per_epoch)
+        progress = Report(
+            step,
+            loss,
+            examples,
+            epoch,
+            accuracy,
+            steps_per_epoch,
+            steps=steps,
+            batch=batch,
+            grad_sqr=grad_sqr,
+            grad_var=grad_var,
+        )
         if sink:
             sink(progress)
         elif reporter := _find():
@@ -71,10 +90,17 @@ def should_stop() -> bool:
         if not reporter or not reporter.assignment:
             return False
         stop = reporter.assignment.phase == feed_pb2.ASSIGNMENT_PHASE_STOP
-        return stop or reporter.assignment.incarnation != _number(os.environ, "TRAINMASTER_INCARNATION", 1)
+        return stop or reporter.assignment.incarnation != number(os.environ, "TRAINMASTER_INCARNATION", 1)
     except Exception as error:
         log.warning("cannot determine whether to stop: %s", error)
         return False
+
+
+def assigned_batch() -> feed_pb2.Batch | None:
+    """The batch that the scheduler chose last. None if it is fixed, or not known."""
+    reporter = None if sink else _find()
+    assignment = reporter.assignment if reporter else None
+    return assignment.batch if assignment and assignment.HasField("batch") else None
 
 
 def _find() -> Reporter | None:
@@ -94,16 +120,17 @@ def slot_of(environment: Mapping[str, str]) -> Slot | None:
     job = environment.get("TRAINMASTER_JOB")
     if not job or not environment.get("TRAINMASTER_FEED"):
         return None
-    index = _number(environment, "TRAINMASTER_INDEX", 0)
+    index = number(environment, "TRAINMASTER_INDEX", 0)
     role = environment.get("TRAINMASTER_ROLE", "worker")
     # torchrun numbers the processes of all slots. Without torchrun, each slot has one process.
-    if role != "worker" or _number(environment, "RANK", index) != 0:
+    if role != "worker" or number(environment, "RANK", index) != 0:
         return None
-    incarnation = _number(environment, "TRAINMASTER_INCARNATION", 1)
+    incarnation = number(environment, "TRAINMASTER_INCARNATION", 1)
     return Slot(job, environment.get("TRAINMASTER_TOKEN", ""), incarnation, job_pb2.SLOT_ROLE_WORKER, index)
 
 
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+def number(environment: Mapping[str, str], name: str, default: int) -> int:
+    """A variable with a whole number."""
     text = environment.get(name, "")
     if not text:
         return default

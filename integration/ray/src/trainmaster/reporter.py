@@ -84,6 +84,8 @@ class Reporter:
         if os.getpid() != self._pid:
             return
         with self._lock:
+            if leads and not self._tally.continues(report):
+                self._take()
             self._tally.add(report, leads)
 
     def shape(self, workers: int, servers: int) -> None:

@@ -22,6 +22,12 @@ class Report:
     steps_per_epoch: int = 0
     # Mean time of a step in milliseconds, by worker.
     slot_times: dict[int, float] = field(default_factory=dict)
+    # Number of real steps since the last report. None: the difference of `step`.
+    steps: int | None = None
+    # Examples per step, and the statistics of the gradients, if the scheduler may choose the batch.
+    batch: int | None = None
+    grad_sqr: float | None = None
+    grad_var: float | None = None
     # Time of the report in seconds, by the reporting process's clock.
     at: float = field(default_factory=time.monotonic)
 
@@ -35,6 +41,12 @@ class Report:
         # A loss of NaN can't be fitted.
         self.loss = _finite(self.loss)
         self.accuracy = _finite(self.accuracy)
+        if self.steps is not None and self.steps < 0:
+            raise ValueError(f"steps: {self.steps} must be at least 0")
+        if self.batch is not None and self.batch < 1:
+            raise ValueError(f"batch: {self.batch} must be at least 1")
+        if (self.grad_sqr is None) != (self.grad_var is None):
+            raise ValueError(f"grad_sqr: {self.grad_sqr} and grad_var: {self.grad_var} need each other")
 
 
 def _finite(value: float | None) -> float | None:
@@ -55,6 +67,11 @@ class Tally:
         self._examples = 0
         self._accuracy: float | None = None
         self._slot_times: dict[int, float] = {}
+        self._real_steps: int | None = None
+
+    def continues(self, report: Report) -> bool:
+        """Whether a report can be merged with the last one: it has the same batch."""
+        return self._last is None or self._last.batch == report.batch
 
     def add(self, report: Report, leads: bool = True) -> None:
         """Adds a report. Reports of other workers (`leads` is false) add examples, loss and times, but no steps."""
@@ -69,7 +86,9 @@ class Tally:
             return
         if self._step is None or report.step < self._step:
             # The first report, or a step back to a checkpoint: there is no difference yet.
-            self._step, self._since = report.step, report.at
+            self._step, self._since, self._real_steps = report.step, report.at, None
+        elif report.steps is not None:
+            self._real_steps = (self._real_steps or 0) + report.steps
         if report.epoch is None and self._last:
             report.epoch = self._last.epoch
         self._last = report
@@ -95,8 +114,12 @@ class Tally:
             slot_times=[pb.SlotTime(worker=w, step_ms=ms) for w, ms in sorted(self._slot_times.items())],
         )
         if self._step is not None and last.step > self._step:
-            progress.steps = last.step - self._step
+            progress.steps = last.step - self._step if self._real_steps is None else self._real_steps
             progress.duration_ms = max(last.at - self._since, 0.0) * 1000
+        if last.batch is not None:
+            progress.batch = last.batch
+        if last.grad_sqr is not None and last.grad_var is not None:
+            progress.grad_sqr, progress.grad_var = last.grad_sqr, last.grad_var
         self._step, self._since = last.step, last.at
         self._start()
         return progress

@@ -331,7 +331,14 @@ impl Agent {
     ) -> Answers {
         let now = self.clock.now();
         let mut answers = Answers::with_capacity(progress.len());
-        for Progress { report, finished, .. } in progress {
+        for progress in progress {
+            // A job with a fixed batch has no use for it.
+            let chooses = self.scheduler.state().job(job).is_some_and(|job| job.batching().is_some());
+            if let Some(event) = progress.batch_event(job, incarnation, slot).filter(|_| chooses) {
+                // If it is refused, so is the report.
+                let _ = self.scheduler.apply(now, event);
+            }
+            let Progress { report, finished, .. } = progress;
             let event = Event::Reported { job, incarnation, slot, report };
             self.tickets.hear(&event);
             answers.push(trainmaster_host::answer(self.scheduler.apply(now, event)));

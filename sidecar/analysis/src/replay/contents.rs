@@ -188,6 +188,7 @@ fn kind(event: &Event) -> &'static str {
         Event::JobEnded { .. } => "job_ended",
         Event::JobHeld { .. } => "job_held",
         Event::Reported { .. } => "reported",
+        Event::BatchReported { .. } => "batch reported",
         Event::Observed { .. } => "observed",
         Event::Enacted { .. } => "enacted",
         Event::SyncBegin { .. } => "sync_begin",

@@ -33,13 +33,15 @@ enum Kind {
     Generated(&'static Entry),
     /// Jobs, and the GPUs of each server.
     Trace(Vec<trace::Recorded>, fn(u32) -> u32),
-    Pollux(Vec<pollux::Row>),
+    /// Whether the scheduler chooses their batches.
+    Pollux(Vec<pollux::Row>, bool),
     Gavel(Vec<gavel::Measured>),
     Rubick(Vec<rubick::Row>, rubick::Models),
 }
 
 /// The kinds of files.
-const LAYOUTS: &str = "philly:FILE, elasticflow:FILE, pollux:FILE, rubick:FILE, gavel:FILE or csv:FILE";
+const LAYOUTS: &str =
+    "philly:FILE, elasticflow:FILE, pollux:FILE, pollux-adaptive:FILE, rubick:FILE, gavel:FILE or csv:FILE";
 
 impl Source {
     /// A generator's name, or one of [`LAYOUTS`]. `columns` are for `csv:FILE`, the folder `measured` is for
@@ -77,7 +79,7 @@ impl Source {
                 jobs(path, &columns, |_| 8)?
             }
             "csv" => jobs(path, &Columns::read(columns)?, trace::philly)?,
-            "pollux" => pollux_rows(path)?,
+            "pollux" | "pollux-adaptive" => pollux_rows(path, layout == "pollux-adaptive")?,
             "gavel" => {
                 let (measured, left_out) = gavel_speeds(path)?;
                 let count = measured.len();
@@ -118,9 +120,10 @@ impl Source {
                 request.check()?;
                 Ok(trace::recorded(jobs[..first(jobs.len())].iter().cloned(), servers, *gpus))
             }
-            Kind::Pollux(rows) => {
+            Kind::Pollux(rows, is_adaptive) => {
                 request.check()?;
-                pollux::from_rows(&rows[..first(rows.len())], request.servers)
+                let workload = pollux::from_rows(&rows[..first(rows.len())], request.servers)?;
+                Ok(if *is_adaptive { pollux::adaptive(workload) } else { workload })
             }
             Kind::Gavel(measured) => {
                 request.check()?;
@@ -197,7 +200,7 @@ fn jobs(path: &Path, columns: &Columns<'_>, servers: fn(u32) -> u32) -> Result<R
     Ok((Kind::Trace(jobs, servers), count, found.wrong))
 }
 
-fn pollux_rows(path: &Path) -> Result<Read, Failure> {
+fn pollux_rows(path: &Path, is_adaptive: bool) -> Result<Read, Failure> {
     let wanted = ["name", "time", "application", "num_replicas", "batch_size"];
     let mut names = Names::default();
     let mut found: Found<pollux::Row> = Rows::read(path, &wanted)?.map(|row| {
@@ -217,7 +220,7 @@ fn pollux_rows(path: &Path) -> Result<Read, Failure> {
     })?;
     found.rows.sort_by_key(|row| row.time);
     let count = found.rows.len();
-    Ok((Kind::Pollux(found.rows), count, found.wrong))
+    Ok((Kind::Pollux(found.rows, is_adaptive), count, found.wrong))
 }
 
 /// Unique names of jobs.

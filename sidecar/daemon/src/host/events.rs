@@ -324,13 +324,21 @@ impl Owner {
             return;
         }
         let mut answers = Vec::with_capacity(progress.len());
-        for Progress { report, examples, finished, converged } in progress {
+        for progress in progress {
+            // A job with a fixed batch has no use for it.
+            let chooses = self.scheduler.state().job(job).is_some_and(|job| job.batching().is_some());
+            if let Some(event) = progress.batch_event(job, incarnation, slot).filter(|_| chooses) {
+                // If it is refused, so is the report.
+                let _ = self.apply(at, event);
+            }
+            let Progress { report, examples, finished, converged, .. } = progress;
             let (epoch, step, steps) = (report.epoch, report.step, report.steps);
             let taken = self.apply(at, Event::Reported { job, incarnation, slot, report });
             answers.push(trainmaster_host::answer(taken));
             let accepted = answers.last().is_some_and(Result::is_ok);
             if let Some(job) = self.scheduler.state().job(job).filter(|_| accepted) {
-                self.metrics.trained(examples, steps, job.spec.batch);
+                let used = job.batching().and_then(|batching| Some(batching.used?.min(batching.range.max)));
+                self.metrics.trained(examples, steps, used.unwrap_or(job.spec.batch));
             }
             if finished && accepted {
                 let how = if converged { "converged" } else { "through all its epochs" };

@@ -29,7 +29,7 @@ class WatchRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[_job_pb2.SlotRole, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("job", "incarnation", "revision", "peers", "phase", "grace_ms", "last_seq", "work")
+    __slots__ = ("job", "incarnation", "revision", "peers", "phase", "grace_ms", "last_seq", "work", "batch")
     JOB_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class Assignment(_message.Message):
     GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQ_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     job: int
     incarnation: int
     revision: int
@@ -46,7 +47,20 @@ class Assignment(_message.Message):
     grace_ms: int
     last_seq: int
     work: _containers.RepeatedCompositeFieldContainer[_job_pb2.Work]
-    def __init__(self, job: _Optional[int] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., phase: _Optional[_Union[AssignmentPhase, str]] = ..., grace_ms: _Optional[int] = ..., last_seq: _Optional[int] = ..., work: _Optional[_Iterable[_Union[_job_pb2.Work, _Mapping]]] = ...) -> None: ...
+    batch: Batch
+    def __init__(self, job: _Optional[int] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., phase: _Optional[_Union[AssignmentPhase, str]] = ..., grace_ms: _Optional[int] = ..., last_seq: _Optional[int] = ..., work: _Optional[_Iterable[_Union[_job_pb2.Work, _Mapping]]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("size", "local", "passes", "submitted")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    local: int
+    passes: int
+    submitted: int
+    def __init__(self, size: _Optional[int] = ..., local: _Optional[int] = ..., passes: _Optional[int] = ..., submitted: _Optional[int] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("slot", "address")
@@ -71,7 +85,7 @@ class ReportRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[_job_pb2.SlotRole, str]] = ..., index: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("seq", "step", "epoch", "steps_per_epoch", "loss", "accuracy", "examples", "steps", "duration_ms", "workers", "servers", "slot_times", "finished", "converged", "restart_ms", "chunks")
+    __slots__ = ("seq", "step", "epoch", "steps_per_epoch", "loss", "accuracy", "examples", "steps", "duration_ms", "workers", "servers", "slot_times", "finished", "converged", "restart_ms", "chunks", "batch", "grad_sqr", "grad_var")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +102,9 @@ class Progress(_message.Message):
     CONVERGED_FIELD_NUMBER: _ClassVar[int]
     RESTART_MS_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    GRAD_SQR_FIELD_NUMBER: _ClassVar[int]
+    GRAD_VAR_FIELD_NUMBER: _ClassVar[int]
     seq: int
     step: int
     epoch: int
@@ -104,7 +121,10 @@ class Progress(_message.Message):
     converged: bool
     restart_ms: float
     chunks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, seq: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., duration_ms: _Optional[float] = ..., workers: _Optional[int] = ..., servers: _Optional[int] = ..., slot_times: _Optional[_Iterable[_Union[SlotTime, _Mapping]]] = ..., finished: bool = ..., converged: bool = ..., restart_ms: _Optional[float] = ..., chunks: _Optional[_Iterable[int]] = ...) -> None: ...
+    batch: int
+    grad_sqr: float
+    grad_var: float
+    def __init__(self, seq: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., duration_ms: _Optional[float] = ..., workers: _Optional[int] = ..., servers: _Optional[int] = ..., slot_times: _Optional[_Iterable[_Union[SlotTime, _Mapping]]] = ..., finished: bool = ..., converged: bool = ..., restart_ms: _Optional[float] = ..., chunks: _Optional[_Iterable[int]] = ..., batch: _Optional[int] = ..., grad_sqr: _Optional[float] = ..., grad_var: _Optional[float] = ...) -> None: ...
 
 class SlotTime(_message.Message):
     __slots__ = ("worker", "step_ms")

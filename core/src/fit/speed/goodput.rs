@@ -1,0 +1,124 @@
+//! The speed of a job that may choose its batch.
+
+use super::curve::SpeedCurve;
+use crate::batch::{Batch, BatchRange, gain};
+
+/// Batches that are compared for each doubling. The best of them is within 1 % of the best of all: goodput is flat
+/// around its maximum.
+const PER_DOUBLING: f64 = 3.0;
+
+/// The choice of the batch with the highest goodput (Pollux, OSDI'21, §3.1): speed times statistical efficiency, here in
+/// steps of the submitted batch per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goodput {
+    range: BatchRange,
+    /// φ, in examples.
+    noise: f64,
+}
+
+impl Goodput {
+    /// With the owner's range and the noise scale of the gradients.
+    pub fn new(range: BatchRange, noise: f64) -> Self {
+        Self { range, noise }
+    }
+
+    /// φ, in examples.
+    pub fn noise(&self) -> f64 {
+        self.noise
+    }
+
+    /// Steps of the submitted batch per second with a batch.
+    fn of(&self, curve: &SpeedCurve, servers: u32, workers: u32, size: f64) -> f64 {
+        let submitted = self.range.submitted as f64;
+        let speed = curve.with_batch(size / submitted).speed(servers, workers);
+        speed * gain(self.noise, submitted, size)
+    }
+
+    /// The best batch for a shape, and its goodput. `curve` is that of the submitted batch. O(doublings of the range).
+    fn search(&self, curve: &SpeedCurve, servers: u32, workers: u32) -> (f64, f64) {
+        let (min, max) = self.range.with(workers);
+        let (min, max) = (min as f64, max as f64);
+        let doublings = libm::log2(max / min);
+        let steps = libm::ceil(doublings * PER_DOUBLING).max(1.0);
+        let mut best = (min, self.of(curve, servers, workers, min));
+        for at in 1..=steps as u32 {
+            let size = min * libm::exp2(doublings * f64::from(at) / steps);
+            let goodput = self.of(curve, servers, workers, size);
+            if goodput > best.1 {
+                best = (size, goodput);
+            }
+        }
+        best
+    }
+
+    /// The highest goodput of a shape.
+    pub fn speed(&self, curve: &SpeedCurve, servers: u32, workers: u32) -> f64 {
+        self.search(curve, servers, workers).1
+    }
+
+    /// The batch of the highest goodput, unless `now` has nearly as much.
+    pub(crate) fn batch(&self, curve: &SpeedCurve, servers: u32, workers: u32, now: Option<Batch>) -> Batch {
+        /// A change must be worth a twentieth.
+        const WORTH: f64 = 1.05;
+        let (size, best) = self.search(curve, servers, workers);
+        let now = now.filter(|now| *now == self.range.batch(workers, now.size as f64));
+        let keeps = |now: &Batch| WORTH * self.of(curve, servers, workers, now.size as f64) >= best;
+        now.filter(keeps).unwrap_or_else(|| self.range.batch(workers, size))
+    }
+
+    /// The efficiency of a batch, relative to the submitted one.
+    pub fn efficiency(&self, batch: u64) -> f64 {
+        let (submitted, batch) = (self.range.submitted as f64, batch as f64);
+        gain(self.noise, submitted, batch) * submitted / batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fit::SpeedModel;
+
+    fn curve() -> SpeedCurve {
+        // 0.01 s an example, 0.1 s a step, and up to 0.3 s on the wire.
+        SpeedCurve::new(SpeedModel::AllReduce { batch: 64.0 }, &[0.01, 0.1, 0.3, 0.0, 0.0])
+    }
+
+    fn goodput(noise: f64) -> Goodput {
+        Goodput::new(BatchRange { submitted: 64, min: 64, max: 64 << 8, local: 1 << 30, group: 1 }, noise)
+    }
+
+    #[test]
+    fn the_best_batch_is_that_of_the_formula() {
+        // With T = a + b·M, goodput is highest at M = √(φ·a/b).
+        for (workers, noise) in [(1_u32, 2000.0), (4, 2000.0), (16, 500.0), (16, 50_000.0)] {
+            let w = f64::from(workers);
+            let (a, b) = (0.1 + 0.3 * (w - 1.0) / w, 0.01 / w);
+            let best = (noise * a / b).sqrt();
+            let (size, speed) = goodput(noise).search(&curve(), 0, workers);
+            assert!((size / best).log2().abs() < 0.5, "{workers}: {size} for {best}");
+            let exact = gain(noise, 64.0, best) / (a + b * best);
+            assert!(speed > 0.99 * exact && speed < exact * 1.000_001, "{workers}: {speed} of {exact}");
+        }
+    }
+
+    #[test]
+    fn a_batch_changes_only_for_a_twentieth() {
+        let (curve, goodput) = (curve(), goodput(2000.0));
+        let best = goodput.batch(&curve, 0, 16, None);
+        let near = goodput.range.batch(16, best.size as f64 * 0.8);
+        assert_ne!(near, best);
+        assert_eq!(goodput.batch(&curve, 0, 16, Some(near)), near);
+        let far = goodput.range.batch(16, 64.0);
+        assert_eq!(goodput.batch(&curve, 0, 16, Some(far)), best);
+        // One of another shape isn't kept: its parts don't add up.
+        let other = goodput.range.batch(7, best.size as f64);
+        assert_eq!(goodput.batch(&curve, 0, 16, Some(other)), best);
+    }
+
+    #[test]
+    fn without_noise_the_smallest_batch_is_best() {
+        assert_eq!(goodput(0.0).batch(&curve(), 0, 1, None).size, 64);
+        assert!((goodput(1000.0).efficiency(64) - 1.0).abs() < 1e-12);
+        assert!((goodput(936.0).efficiency(1064) - 0.5).abs() < 1e-12);
+    }
+}

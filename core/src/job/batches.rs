@@ -1,0 +1,141 @@
+//! The batches of a job with a range: what its labels say, what its reports showed, and what it was told.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    sizes::Parallel,
+    spec::{JobSpec, TrainingMode},
+};
+use crate::{
+    batch::{Batch, BatchRange, GradientNoise},
+    text::shown,
+};
+
+/// Number of reports after which a new one moves the mean noise by 1/`HORIZON`.
+const HORIZON: f64 = 10.0;
+
+impl BatchRange {
+    /// The labels in which a job has them. In a job file, `batch = { size = 64, min = 64, max = 4096, local = 128 }`.
+    pub const LABELS: [&str; 3] = ["batch.min", "batch.max", "batch.local"];
+
+    /// Whether a label is one of them, and not what a server must have.
+    pub(crate) fn is_label(label: &str) -> bool {
+        Self::LABELS.contains(&label)
+    }
+
+    /// That of a job. `None` if its batch is fixed and no limit of a replica is given.
+    ///
+    /// # Errors
+    /// Names the label whose value isn't allowed, and says what is.
+    pub fn of(spec: &JobSpec) -> Result<Option<Self>, (&'static str, String)> {
+        if !Self::LABELS.iter().any(|label| spec.labels.contains_key(*label)) {
+            return Ok(None);
+        }
+        let [min, max, local] = Self::LABELS.map(|label| number(&spec.labels, label));
+        let parallel = Parallel::of(&spec.labels)?;
+        let group = parallel.map_or(1, |parallel| parallel.group(spec.worker.whole_gpus()));
+        let range = Self {
+            submitted: spec.batch,
+            min: min?.unwrap_or(spec.batch),
+            max: max?.unwrap_or(spec.batch),
+            local: local?.unwrap_or(Self::MOST),
+            group: u32::try_from(group).unwrap_or(u32::MAX).max(1),
+        };
+        range.check(spec)?;
+        Ok(Some(range))
+    }
+
+    fn check(&self, spec: &JobSpec) -> Result<(), (&'static str, String)> {
+        let [of_min, of_max, _] = Self::LABELS;
+        if spec.mode == TrainingMode::Async {
+            return Err((of_max, "an async job's workers have separate batches, which stay as submitted".into()));
+        }
+        if spec.dataset.is_some() || !spec.partitions.is_empty() {
+            let what = if spec.dataset.is_some() { "dataset" } else { "partitions" };
+            return Err((of_max, format!("can't be used with {what}, whose times are for one batch")));
+        }
+        if self.min > spec.batch {
+            return Err((of_min, format!("{} must be at most the submitted batch, {}", self.min, spec.batch)));
+        }
+        if self.max < spec.batch {
+            return Err((of_max, format!("{} must be at least the submitted batch, {}", self.max, spec.batch)));
+        }
+        let replicas = u64::from(self.replicas(spec.worker.max));
+        if self.max < replicas {
+            return Err((
+                of_max,
+                format!("{} must be at least {replicas}, so that each replica has an example", self.max),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn number(labels: &BTreeMap<String, String>, label: &'static str) -> Result<Option<u64>, (&'static str, String)> {
+    let Some(text) = labels.get(label) else { return Ok(None) };
+    match text.parse() {
+        Ok(number) if (1..=BatchRange::MOST).contains(&number) => Ok(Some(number)),
+        _ => Err((label, format!("\"{}\" must be a whole number of examples from 1 to 2^40", shown(text, 32)))),
+    }
+}
+
+/// What is known of the batches of a job with a range.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Batching {
+    /// What its owner allows.
+    pub range: BatchRange,
+    /// Mean over its reports. `None` before the first one.
+    pub noise: Option<GradientNoise>,
+    /// Number of reports in the mean, at most [`HORIZON`].
+    reports: f64,
+    /// The batch of its last report. `None`: it reported none, so it has the submitted one.
+    pub used: Option<u64>,
+    /// The batch that it should use at its issued shape. `None` before it had one.
+    pub chosen: Option<Batch>,
+    /// The noise scale that its fit has.
+    pub fitted: Option<f64>,
+}
+
+impl Batching {
+    /// Before any report.
+    pub(crate) fn new(range: BatchRange) -> Self {
+        Self { range, noise: None, reports: 0.0, used: None, chosen: None, fitted: None }
+    }
+
+    /// Adds the statistics of a report. Both are averaged by themselves, as their ratio has outliers.
+    pub(crate) fn learn(&mut self, seen: GradientNoise) {
+        self.reports = (self.reports + 1.0).min(HORIZON);
+        let mean = self.noise.get_or_insert_default();
+        mean.sqr += (seen.sqr - mean.sqr) / self.reports;
+        mean.var += (seen.var - mean.var) / self.reports;
+    }
+
+    /// Whether the noise scale has moved by a tenth since the last fit.
+    pub(crate) fn has_news(&self) -> bool {
+        let moved = |fitted: f64, now: f64| libm::fabs(now - fitted) > 0.1 * fitted.max(1.0);
+        self.range.is_free()
+            && self.noise.is_some_and(|noise| self.fitted.is_none_or(|fitted| moved(fitted, noise.scale())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_forgets_and_its_moves_are_news() {
+        let mut batching = Batching::new(BatchRange { submitted: 64, min: 64, max: 640, local: 64, group: 1 });
+        assert!(!batching.has_news());
+        batching.learn(GradientNoise { sqr: 1.0, var: 100.0 });
+        assert!(batching.has_news());
+        batching.fitted = batching.noise.map(GradientNoise::scale);
+        assert!(!batching.has_news());
+        for _ in 0..100 {
+            batching.learn(GradientNoise { sqr: 0.1, var: 100.0 });
+        }
+        assert!((batching.noise.unwrap().scale() / 1000.0 - 1.0).abs() < 0.01);
+        assert!(batching.has_news());
+    }
+}

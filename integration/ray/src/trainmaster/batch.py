@@ -1,0 +1,91 @@
+"""The batch of a job whose batch the scheduler may choose, and the noise of its gradients."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+
+from . import loop
+
+# Weight of a new step in the means.
+_WEIGHT = 0.05
+
+
+class AdaptiveBatch:
+    """The batch to train with, for a job file with a range: `batch = { size = 64, max = 4096 }`.
+
+    A step trains `size` examples: each replica of the model adds up the gradients of `passes` passes over `local`
+    examples. `update` takes over what the scheduler chose, `observe` measures the gradients' noise, and `gain` says how
+    many steps of the submitted batch one step is worth. Multiply the learning rate by it (AdaScale), and count progress
+    with it:
+
+    >>> batch, progress = AdaptiveBatch({"TRAINMASTER_BATCH": "64"}), 0.0
+    >>> batch.observe(small_sqr=3.0, large_sqr=2.0, small=32)
+    >>> progress += batch.gain
+    >>> fields = batch.fields()  # trainmaster.report(step=int(progress), steps=1, loss=..., **fields)
+    >>> fields["batch"], round(fields["grad_sqr"], 6), round(fields["grad_var"], 6)
+    (64, 1.0, 64.0)
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        def number(name: str, default: int) -> int:
+            return loop.number(environment, f"TRAINMASTER_BATCH{name}", default)
+
+        self.size = number("", 1)
+        self.submitted = number("_SUBMITTED", self.size)
+        self.local = number("_LOCAL", self.size)
+        self.passes = number("_PASSES", 1)
+        self._sqr = self._var = self._weight = 0.0
+
+    def update(self) -> bool:
+        """Takes over the batch that the scheduler chose last. Returns whether it changed.
+
+        Only the process that reports (rank 0) learns of it, so it has to tell the others.
+        """
+        chosen = loop.assigned_batch()
+        if chosen is None or (chosen.size, chosen.local, chosen.passes) == (self.size, self.local, self.passes):
+            return False
+        self.size, self.local, self.passes = chosen.size, chosen.local, chosen.passes
+        self.submitted = chosen.submitted
+        return True
+
+    def observe(self, small_sqr: float, large_sqr: float, small: int, large: int | None = None) -> None:
+        """Adds one step: the mean squared norm of gradients of `small` examples each, and the squared norm of their
+        mean over `large` examples, by default the whole batch.
+
+        With several replicas, `small` is a replica's share of the batch, before the all-reduce. Norms that aren't
+        numbers are left out.
+        """
+        large = self.size if large is None else large
+        if not 0 < small < large:
+            raise ValueError(f"small: {small} must be from 1 to below {large} examples")
+        if not (math.isfinite(small_sqr) and math.isfinite(large_sqr)):
+            return
+        # McCandlish et al. (2018), Appendix A.1: both have the right mean, though one step's can be negative.
+        sqr = (large * large_sqr - small * small_sqr) / (large - small)
+        var = (small_sqr - large_sqr) / (1 / small - 1 / large)
+        self._sqr += _WEIGHT * (sqr - self._sqr)
+        self._var += _WEIGHT * (var - self._var)
+        self._weight += _WEIGHT * (1 - self._weight)
+
+    @property
+    def noise(self) -> tuple[float, float] | None:
+        """Squared norm of the gradient, and variance of one example's. None while they aren't known."""
+        if self._weight == 0 or self._sqr <= 0 or self._var < 0:
+            return None
+        return self._sqr / self._weight, self._var / self._weight
+
+    @property
+    def gain(self) -> float:
+        """The number of steps of the submitted batch that one step is worth. From 1 to size / submitted."""
+        ratio = self.size / self.submitted
+        if self.noise is None:
+            return min(ratio, 1.0)
+        scale = self.noise[1] / self.noise[0]
+        return ratio * (scale + self.submitted) / (scale + self.size)
+
+    def fields(self) -> dict[str, float]:
+        """The arguments of `trainmaster.report` that say which batch was trained, and how noisy its gradients are."""
+        sqr_and_var = {} if self.noise is None else dict(zip(("grad_sqr", "grad_var"), self.noise, strict=True))
+        return {"batch": self.size, **sqr_and_var}
