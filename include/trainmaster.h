@@ -995,7 +995,8 @@ struct trainmaster_verdict {
     struct trainmaster_slots slots;
     // Work of its slots, if the engine schedules data chunks one by one; otherwise empty.
     struct trainmaster_works work;
-    // The batch that a job with a range should train with: examples per step of the whole job. 0: its batch is fixed.
+    // The batch that a job with a range should train with: examples per step of the whole job. 0: its batch is fixed,
+    // or this isn't an issue to run.
     uint64_t batch;
     // Examples that one replica of the model computes at once.
     uint64_t batch_local;

@@ -1,8 +1,8 @@
 //! Batches, and how much a step with a larger one teaches.
 //!
-//! Source: Pollux (OSDI'21), §3. In a larger batch each example teaches less, by the noise of the gradients. A job whose
-//! owner allows a range trains with the batch of the highest *goodput*: speed times that efficiency. Its program scales
-//! its learning rate to the batch, and counts its progress in steps of the submitted batch.
+//! Source: Pollux (OSDI'21), §3. In a larger batch each example teaches less, by the noise of the gradients. A job
+//! whose owner allows a range trains with the batch of the highest *goodput*: speed times that efficiency. Its program
+//! scales its learning rate to the batch, and counts its progress in steps of the submitted batch.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,14 +45,25 @@ impl BatchRange {
         (self.min.max(least).min(self.max), self.max)
     }
 
-    /// The batch of that many workers nearest above `size`: a multiple of what they compute at once, and at most `max`.
+    /// The batch of that many workers nearest above `size`, at most `max`: equal parts for all replicas, in passes of
+    /// at most `local` examples. If no such batch is in the range, the largest below `max`. That of a batch is itself.
     pub fn batch(&self, workers: u32, size: f64) -> Batch {
         let replicas = u64::from(self.replicas(workers));
         let (min, max) = self.with(workers);
         let wanted = (libm::round(size.max(1.0)) as u64).clamp(min, max);
-        let share = wanted.div_ceil(replicas).min(max / replicas).max(1);
-        let passes = share.div_ceil(self.local);
-        let local = share.div_ceil(passes).min(max / (replicas * passes)).max(1);
+        let most = (max / replicas).max(1);
+        let share = wanted.div_ceil(replicas).min(most);
+        let fewest = share.div_ceil(self.local);
+        let in_passes = |passes: u64| (share.div_ceil(passes).min(most / passes), passes);
+        let full = (self.local.min(most), (most / self.local).max(1));
+        // More passes than needed may divide the share better. Full passes come nearest to `max`.
+        let parts = (fewest..fewest + 4).map(in_passes).chain([full]).filter(|(local, _)| *local > 0);
+        let (local, passes) = parts
+            .min_by_key(|(local, passes)| {
+                let part = local * passes;
+                (part < share, part.abs_diff(share), *passes)
+            })
+            .unwrap_or((1, 1));
         Batch { size: local * passes * replicas, local, passes: u32::try_from(passes).unwrap_or(u32::MAX) }
     }
 }
@@ -113,7 +124,13 @@ mod tests {
         assert_eq!(free.batch(1, 9999.0), Batch { size: 4096, local: 128, passes: 32 });
         // 4096 isn't a multiple of 3 · 11.
         let thirds = free.batch(3, 9999.0);
-        assert_eq!((thirds.local, thirds.passes, thirds.size), (124, 11, 4092));
+        assert_eq!((thirds.size, thirds.local * u64::from(thirds.passes)), (4095, 1365));
+        // A share that passes of two don't divide.
+        assert_eq!(range(12, 12, 2, 1).batch(4, 12.0), Batch { size: 12, local: 1, passes: 3 });
+        assert_eq!(range(300, 300, 2, 1).batch(100, 300.0), Batch { size: 300, local: 1, passes: 3 });
+        assert_eq!(range(199, 199, 2, 1).batch(1, 199.0), Batch { size: 198, local: 2, passes: 99 });
+        // No multiple of 48 is 64.
+        assert_eq!(range(64, 64, 64, 1).batch(48, 64.0).size, 48);
         assert_eq!(free.batch(8, 0.0).size, 32);
         // Two groups of four workers.
         assert_eq!(range(32, 4096, 16, 4).batch(8, 64.0), Batch { size: 64, local: 16, passes: 2 });
@@ -122,6 +139,35 @@ mod tests {
                 let batch = free.batch(workers, size);
                 assert_eq!(batch.size, batch.local * u64::from(batch.passes) * u64::from(workers));
                 assert!(batch.size <= 4096 && batch.local <= 128 && batch.local > 0, "{workers} {size}: {batch:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn extreme_ranges_have_batches_that_stay() {
+        const MOST: u64 = BatchRange::MOST;
+        let mut draws = (1_u64..).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
+        let mut draw = |most: u64| 1 + draws.next().unwrap() % most;
+        for (min, max, local, workers) in
+            [(1, MOST, 256, 10_000), (1, MOST, MOST, 1), (MOST, MOST, 999, 7), (1, 1, 1, 1)]
+                .into_iter()
+                .chain((0..20_000).map(|_| {
+                    let workers = draw(200) as u32;
+                    let min = draw(1000);
+                    (min, min.max(workers.into()) + draw(5000), draw(300), workers)
+                }))
+                .collect::<Vec<_>>()
+        {
+            let range = range(min, max, local, 1);
+            for wanted in [0.0, min as f64, max as f64 / 3.0, max as f64, 1e300] {
+                let batch = range.batch(workers, wanted);
+                let named = || format!("{range:?} {workers} {wanted}: {batch:?}");
+                assert_eq!(batch.size, batch.local * u64::from(batch.passes) * u64::from(workers), "{}", named());
+                assert!(batch.size <= max && batch.local <= local && batch.size > 0, "{}", named());
+                // Below the range only if no equal parts are in it.
+                let above = min.div_ceil(workers.into()) * u64::from(workers);
+                assert!(batch.size >= min || above > max || local < 8, "{}", named());
+                assert_eq!(range.batch(workers, batch.size as f64), batch, "{}", named());
             }
         }
     }

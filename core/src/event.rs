@@ -148,6 +148,8 @@ pub enum Event {
         incarnation: Incarnation,
         /// The reporting slot.
         slot: (Role, u32),
+        /// The report's sequence number.
+        seq: u64,
         /// Examples per step of the whole job in its steps.
         batch: Option<u64>,
         /// Statistics of its gradients.

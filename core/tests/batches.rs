@@ -11,6 +11,9 @@ use trainmaster_core::{
     Event, EventError, Incarnation, JobId, JobSpec, Report, Role, Scheduler, Span, Time,
     batch::{Batch, BatchRange, GradientNoise, gain},
     engines,
+    event::Enactment,
+    fit::{SpeedCurve, SpeedModel, speed::Goodput},
+    job::ProfiledSpeed,
     journal::Record,
 };
 
@@ -42,7 +45,8 @@ fn told(
 ) -> Result<(), EventError> {
     let incarnation = scheduler.state().job(job).map_or(Incarnation(0), |job| job.issued.incarnation);
     let noise = noise.map(|(sqr, var)| GradientNoise { sqr, var });
-    scheduler.apply(Time(at), Event::BatchReported { job, incarnation, slot: (Role::Worker, 0), batch, noise })
+    let (slot, seq) = ((Role::Worker, 0), at as u64 + 1);
+    scheduler.apply(Time(at), Event::BatchReported { job, incarnation, slot, seq, batch, noise })
 }
 
 fn fit(scheduler: &mut Scheduler, at: i64) {
@@ -106,10 +110,29 @@ fn noisy_gradients_get_larger_batches_and_the_job_is_told() {
     assert!((predicted / truth - 1.0).abs() < 0.1, "{predicted} for {truth}");
     let explained = scheduler.explain(Time(500_000), job).unwrap();
     let texts: Vec<_> = explained.findings.iter().map(|finding| finding.text.as_str()).collect();
-    let text = texts.iter().find(|text| text.contains("batch")).unwrap_or_else(|| panic!("{texts:#?}"));
+    let text = texts.iter().find(|text| text.starts_with("batch ")).unwrap_or_else(|| panic!("{texts:#?}"));
     for part in [&chosen.size.to_string(), "64 to 4096", "2000 examples", "%"] {
         assert!(text.contains(part), "{text}");
     }
+}
+
+/// A profile is of the submitted batch: reports of larger ones, whose steps take longer, don't contradict it.
+#[test]
+fn reports_of_other_batches_leave_the_profile_alone() {
+    let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
+    let speed = 1.0 / (0.1 + 0.01 * 64.0 / 4.0);
+    let profile = vec![ProfiledSpeed { servers: 0, workers: 4, speed }];
+    let job = submit(&mut scheduler, 0, JobSpec { profile, ..free("job", (4, 4, 4)) });
+    fit(&mut scheduler, 0);
+    scheduler.decide(Time(1));
+    seen(&mut scheduler, 2, job);
+    train(&mut scheduler, 10, job, 100_000.0, 40);
+    assert!(batch(&scheduler, job).unwrap().size > 1000);
+    let learnt = &scheduler.state().job(job).unwrap().learnt;
+    assert_eq!(learnt.speeds.contradiction(), None);
+    // Speeds are told in steps of the submitted batch.
+    let (predicted, reported) = (learnt.fits.speed.as_ref().unwrap().speed(0, 4), learnt.progress.speed.unwrap());
+    assert!((predicted / reported - 1.0).abs() < 0.1, "{predicted} {reported}");
 }
 
 #[test]
@@ -160,7 +183,9 @@ fn engines_see_the_speed_with_the_best_batch() {
 fn strange_reports_are_counted_and_nothing_is_lost() {
     let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
     let job = submit(&mut scheduler, 0, free("job", (4, 4, 4)));
-    assert!(told(&mut scheduler, 0, job, Some(64), None).is_err(), "it has no slots");
+    told(&mut scheduler, 0, job, Some(99), None).unwrap();
+    let used = |scheduler: &Scheduler| scheduler.state().job(job).unwrap().batching().unwrap().used;
+    assert_eq!(used(&scheduler), None, "it has no slots");
     scheduler.decide(Time(1));
     seen(&mut scheduler, 2, job);
     train(&mut scheduler, 10, job, 2000.0, 20);
@@ -176,16 +201,22 @@ fn strange_reports_are_counted_and_nothing_is_lost() {
     }
     assert_eq!(ignored(&scheduler), counted + 8);
     assert_eq!(scheduler.state().job(job).unwrap().batching(), Some(&before));
-    // Of an old incarnation, and of another slot: the report that follows is checked for that.
-    let event = |incarnation, index| Event::BatchReported {
+    // A report that will be refused, as of an old incarnation or seen before, changes nothing.
+    let event = |incarnation, seq| Event::BatchReported {
         job,
         incarnation: Incarnation(incarnation),
-        slot: (Role::Worker, index),
-        batch: Some(64),
-        noise: None,
+        slot: (Role::Worker, 0),
+        seq,
+        batch: Some(99),
+        noise: Some(GradientNoise { sqr: 1.0, var: 1e9 }),
     };
-    assert!(scheduler.apply(Time(300_001), event(0, 0)).is_err());
-    assert!(scheduler.apply(Time(300_001), event(1, 3)).is_ok());
+    let last = *scheduler.state().job(job).unwrap().learnt.reported.values().max().unwrap();
+    for event in [event(0, last + 1), event(1, last), event(1, 0)] {
+        scheduler.apply(Time(300_001), event).unwrap();
+    }
+    assert_eq!((ignored(&scheduler), scheduler.state().job(job).unwrap().batching()), (counted + 8, Some(&before)));
+    scheduler.apply(Time(300_001), event(1, last + 1)).unwrap();
+    assert_eq!(used(&scheduler), Some(99));
     // A job with a fixed batch has no use for it.
     let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
     let fixed = submit(&mut scheduler, 0, ring("fixed", (4, 4, 4)));
@@ -246,6 +277,88 @@ fn a_journal_keeps_what_is_known_of_batches() {
     assert!(same >= 1 && different == 0 && broken == 0, "{same} {different} {broken}");
 }
 
+/// The fits of a job that has lost its slots are in a snapshot, too.
+#[test]
+fn a_snapshot_keeps_what_a_waiting_job_learnt() {
+    let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
+    scheduler.start_journal();
+    let job = submit(&mut scheduler, 0, free("job", (4, 4, 4)));
+    scheduler.decide(Time(1));
+    seen(&mut scheduler, 2, job);
+    train(&mut scheduler, 10, job, 2000.0, 20);
+    for number in 0..20 {
+        told(&mut scheduler, 300_000 + number, job, Some(64), Some((1.0, 50_000.0))).unwrap();
+    }
+    scheduler.apply(Time(300_100), Event::JobHeld { job, held: true }).unwrap();
+    let stopped = Event::Observed {
+        job,
+        incarnation: Incarnation(1),
+        slots: Vec::new(),
+        phase: trainmaster_core::Phase::Stopped,
+    };
+    scheduler.apply(Time(300_200), stopped).unwrap();
+    assert!(scheduler.state().job(job).unwrap().issued.allocation.is_none());
+    fit(&mut scheduler, 300_300);
+    scheduler.snapshot();
+    let known = scheduler.state().job(job).unwrap().clone();
+    let noise = known.learnt.fits.speed.as_ref().unwrap().goodput().unwrap().noise();
+    assert!(noise > 20_000.0, "{noise}");
+    let frames = scheduler.drain_journal();
+    let restored = Scheduler::restore(frames.iter().map(Vec::as_slice)).unwrap();
+    let again = restored.state().job(job).unwrap();
+    assert_eq!((again.batching(), &again.learnt.fits.speed), (known.batching(), &known.learnt.fits.speed));
+    let all: Vec<Record> = frames.iter().map(|frame| Record::decode(frame).unwrap()).collect();
+    let (_, different, broken) = verify(&all);
+    assert_eq!((different, broken), (0, 0));
+}
+
+#[test]
+fn a_refused_change_leaves_the_batch_of_the_running_shape() {
+    let mut scheduler = cluster(plain("drf"), &[gpus("a", 3)]);
+    let job = submit(&mut scheduler, 0, free("job", (1, 8, 1)));
+    scheduler.decide(Time(1));
+    seen(&mut scheduler, 2, job);
+    let before = batch(&scheduler, job);
+    assert_eq!((issued(&scheduler, job), before), (3, Some(Batch { size: 66, local: 22, passes: 1 })));
+    common::build::set(&mut scheduler, 1_000_000, gpus("b", 5));
+    scheduler.decide(Time(2_000_000));
+    assert_eq!((issued(&scheduler, job), batch(&scheduler, job).unwrap().local), (8, 8));
+    let decision = scheduler.state().job(job).unwrap().issued.decision;
+    let result = Enactment::Refused { cause: "no".into(), retry_after: None };
+    scheduler.apply(Time(2_000_001), Event::Enacted { decision, job, result }).unwrap();
+    assert_eq!((issued(&scheduler, job), batch(&scheduler, job)), (3, before));
+}
+
+/// Each change sends the plan and the assignment of all slots.
+#[test]
+fn a_program_cannot_make_its_batch_change_all_the_time() {
+    let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
+    let job = submit(&mut scheduler, 0, free("job", (4, 4, 4)));
+    scheduler.decide(Time(1));
+    seen(&mut scheduler, 2, job);
+    let (mut changes, mut last, mut fits) = (0, batch(&scheduler, job), 0);
+    for number in 1..=6000 {
+        let (at, var) = (100 * number, if number / 200 % 2 == 0 { 1.0 } else { 1e9 });
+        told(&mut scheduler, at, job, Some(64), Some((1.0, var))).unwrap();
+        let of = Report {
+            seq: at as u64 + 1,
+            step: number as u64,
+            steps: 1,
+            duration: Span(100),
+            workers: 4,
+            ..Report::default()
+        };
+        report(&mut scheduler, at, job, of).unwrap();
+        fits += u32::from(scheduler.has_news());
+        fit(&mut scheduler, at);
+        changes += u32::from(batch(&scheduler, job) != last);
+        last = batch(&scheduler, job);
+    }
+    // Ten minutes.
+    assert!((2..=11).contains(&changes), "{changes}");
+    assert!(fits <= 3000, "{fits}");
+}
+
 #[test]
 fn every_engine_runs_jobs_that_choose_their_batch() {
     for entry in engines::REGISTRY {
@@ -283,6 +396,31 @@ fn every_engine_runs_jobs_that_choose_their_batch() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The choice of the batch needs no search: its goodput is that of the best of many batches.
+    #[test]
+    fn the_best_batch_is_found_on_any_curve(
+        theta in [-4.0..1.0_f64, -4.0..1.0, -4.0..2.0, -5.0..0.0],
+        cross in 0.0..=2.0_f64,
+        noise in -2.0..8.0_f64,
+        most in 0.0..5.0_f64,
+        workers in 1_u32..100,
+    ) {
+        let [example, step, ring, worker] = theta.map(|log| libm::pow(10.0, log));
+        let theta = [example, step, ring, worker, 0.0];
+        let max = 1000 + (64.0 * libm::pow(10.0, most)) as u64;
+        let range = BatchRange { submitted: 100, min: 100, max, local: BatchRange::MOST, group: 1 };
+        let noise = 100.0 * libm::pow(10.0, noise);
+        let at = |size: f64| {
+            let curve = SpeedCurve::overlapping(SpeedModel::AllReduce { batch: size }, &theta, cross);
+            curve.speed(0, workers) * gain(noise, 100.0, size)
+        };
+        let curve = SpeedCurve::overlapping(SpeedModel::AllReduce { batch: 100.0 }, &theta, cross);
+        let found = Goodput::new(range, noise).speed(&curve, 0, workers);
+        let sizes = (0..=400).map(|part| 100.0 * libm::pow(max as f64 / 100.0, f64::from(part) / 400.0));
+        let best = sizes.map(at).fold(0.0, f64::max);
+        prop_assert!(found > 0.997 * best && found < 1.003 * best, "{} of {}", found, best);
+    }
 
     /// Whatever programs say, a batch is within its range and is what its workers can train with.
     #[test]

@@ -376,7 +376,7 @@ impl trainmaster_event {
         } else if kind(Kind::BatchReported) {
             let report = borrow::read(self.report, "event.report")?;
             let (batch, noise) = report.batch()?;
-            Event::BatchReported { job, incarnation, slot: report.slot()?, batch, noise }
+            Event::BatchReported { job, incarnation, slot: report.slot()?, seq: report.seq, batch, noise }
         } else if kind(Kind::Observed) {
             let phases = [
                 ("stopped", Phase::Stopped),

@@ -101,7 +101,8 @@ pub struct trainmaster_verdict {
     pub slots: trainmaster_slots,
     /// Work of its slots, if the engine schedules data chunks one by one; otherwise empty.
     pub work: trainmaster_works,
-    /// The batch that a job with a range should train with: examples per step of the whole job. 0: its batch is fixed.
+    /// The batch that a job with a range should train with: examples per step of the whole job. 0: its batch is fixed,
+    /// or this isn't an issue to run.
     pub batch: u64,
     /// Examples that one replica of the model computes at once.
     pub batch_local: u64,
@@ -295,7 +296,9 @@ impl<'a> Writer<'a> {
             Verdict::Release(shape) => (Kind::Release, *shape),
         };
         let none = Allocation::default();
-        let batch = self.state.job(job).and_then(|job| job.batch()).unwrap_or_default();
+        // Only issues have numbers, and the batch is for issued slots.
+        let batch = self.state.job(job).filter(|_| kind == Kind::Run && of.0.0 > 0).and_then(|job| job.batch());
+        let batch = batch.unwrap_or_default();
         let allocation = verdict.allocation().map_or(&none, |allocation| allocation);
         trainmaster_verdict {
             size: size_of::<trainmaster_verdict>() as u32,

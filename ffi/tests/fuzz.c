@@ -243,9 +243,10 @@ static const struct trainmaster_job *a_job(void) {
     if (one_in(4)) it->restart_cost_ms = amount(60000);
     if (one_in(9)) it->accuracy = real(0.5);
     it->urgency = small(10);
-    label.key = word("zone");
-    label.value = word("x");
-    LIST(it->labels, &label, one_in(30));
+    const int is_free = one_in(3);
+    label.key = word(is_free ? "batch.max" : "zone");
+    label.value = word(is_free ? "4096" : "x");
+    LIST(it->labels, &label, is_free || one_in(30));
     uint64_t n = below(4);
     for (uint64_t i = 0; i < n; i++) {
         profile[i].servers = it->server ? 1 + small(2) : 0;
@@ -275,7 +276,7 @@ static const struct trainmaster_report *a_report(void) {
     static uint64_t seq;
     ROOM(trainmaster_report, report);
     struct trainmaster_report *it = &report.it;
-    it->has = small(7);
+    it->has = small(31);
     it->role = small(one_in(9));
     it->index = small(2);
     it->seq = one_in(20) ? number(100) : ++seq;
@@ -289,6 +290,9 @@ static const struct trainmaster_report *a_report(void) {
     it->loss = real(1.0 / (1.0 + (double)below(30)));
     it->accuracy = real(0.4);
     it->restart_ms = amount(20000);
+    it->batch = number(200);
+    it->grad_sqr = real(1);
+    it->grad_var = real(1000);
     uint64_t n = below(5);
     for (uint64_t i = 0; i < n; i++) times[i].worker = small(3), times[i].ms = real(100);
     it->slot_times = one_in(300) ? NULL : times;
@@ -342,14 +346,14 @@ static uint64_t active(struct owner *owner, uint32_t *incarnation) {
 
 static struct trainmaster_event an_event(struct owner *owner) {
     static const uint32_t often[] = {4, 4, 7, 7, 7, 7, 7, 8, 10, 10, 10, 10, 10, 10,
-                                     11, 11, 11, 11, 11, 11, 12, 12, 6, 9, 15, 15};
+                                     11, 11, 11, 11, 11, 11, 12, 12, 6, 9, 15, 15, 17, 17};
     static struct trainmaster_amount space[4];
     static struct trainmaster_device device;
     static struct trainmaster_slot_use uses[2];
     struct trainmaster_event it;
     memset(&it, 0, sizeof it);
     it.size = one_in(500) ? (uint32_t)below(sizeof it) : sizeof it;
-    it.kind = one_in(20) ? small(16) : PICK(often);
+    it.kind = one_in(20) ? small(17) : PICK(often);
     it.at = when(owner);
     it.incarnation = small(4);
     it.job = active(owner, it.kind == TRAINMASTER_EVENT_KIND_OBSERVED ? NULL : &it.incarnation);

@@ -153,6 +153,70 @@ static void decisions_and_plans(void) {
     trainmaster_decision_free(decision);
 }
 
+// A job with a range of batches gets a larger one once its gradients turn out to be noisy.
+static void batches(void) {
+    struct trainmaster_scheduler *scheduler = make("engine = \"fifo\"\nstability = \"off\"");
+    OK(set_server(scheduler, 0, "node1"));
+    struct trainmaster_event submitted = event(TRAINMASTER_EVENT_KIND_JOB_SUBMITTED, 1);
+    submitted.text = text("name = \"free\"\nmode = \"allreduce\"\nworker = { gpu = 1 }\n"
+                          "batch = { size = 64, max = 4096, local = 128 }");
+    OK(apply(scheduler, submitted));
+    OK(trainmaster_scheduler_decide(scheduler, 10, NULL, &error));
+    const struct trainmaster_plan *plan = NULL;
+    OK(trainmaster_scheduler_take_issues(scheduler, &plan, &error));
+    const struct trainmaster_verdict *first = verdict(plan->verdicts, 0);
+    CHECK(first->batch == 64 && first->batch_local == 64 && first->batch_passes == 1);
+
+    struct trainmaster_report report = {0};
+    report.size = sizeof report;
+    report.workers = 1;
+    report.steps = 10;
+    report.duration_ms = 5000;
+    report.has = TRAINMASTER_REPORT_HAS_BATCH + TRAINMASTER_REPORT_HAS_NOISE;
+    report.batch = 64;
+    report.grad_sqr = 1;
+    report.grad_var = 100000;
+    struct trainmaster_event reported = event(TRAINMASTER_EVENT_KIND_BATCH_REPORTED, 20);
+    reported.job = first->job;
+    reported.incarnation = first->incarnation;
+    reported.report = &report;
+    trainmaster_plan_free(plan);
+    for (uint32_t seq = 1; seq <= 3; seq++) {
+        report.seq = seq;
+        report.step = 10 * (uint64_t)seq;
+        reported.at += 5000;
+        reported.kind = TRAINMASTER_EVENT_KIND_BATCH_REPORTED;
+        OK(apply(scheduler, reported));
+        reported.kind = TRAINMASTER_EVENT_KIND_REPORTED;
+        OK(apply(scheduler, reported));
+    }
+    struct trainmaster_ticket *fits = NULL;
+    OK(trainmaster_scheduler_prepare_fits(scheduler, 70000, &fits, &error));
+    OK(trainmaster_ticket_run(fits, 0, &error));
+    OK(trainmaster_scheduler_commit_fits(scheduler, 70000, fits, &error));
+    trainmaster_ticket_free(fits);
+    OK(trainmaster_scheduler_take_issues(scheduler, &plan, &error));
+    CHECK(plan->verdicts.count == 1);
+    first = verdict(plan->verdicts, 0);
+    CHECK(first->incarnation == 1 && first->batch > 64 && first->batch <= 4096 && first->batch_local <= 128);
+    CHECK(first->batch == first->batch_local * first->batch_passes);
+    trainmaster_plan_free(plan);
+
+    // Statistics that can't be true are counted; a field that doesn't exist is refused.
+    report.grad_sqr = -1;
+    reported.kind = TRAINMASTER_EVENT_KIND_BATCH_REPORTED;
+    reported.at = 80000;
+    OK(apply(scheduler, reported));
+    const struct trainmaster_jobs *jobs = NULL;
+    OK(trainmaster_scheduler_jobs(scheduler, reported.job, &jobs, &error));
+    CHECK(jobs->data->ignored_reports == 1);
+    trainmaster_jobs_free(jobs);
+    report.has = 32;
+    EXPECT(TRAINMASTER_ERROR_VALUE, apply(scheduler, reported));
+    ERROR_HAS("32 must be a sum of 1, 2, 4, 8 and 16");
+    trainmaster_scheduler_free(scheduler);
+}
+
 // Observations of the manager, reports, fits and predictions.
 static void observations_and_fits(void) {
     struct trainmaster_scheduler *scheduler = cluster("engine = \"optimus\"\nstability = \"off\"");
@@ -787,6 +851,7 @@ static void free_null(void) {
 int main(void) {
     decisions_and_plans();
     observations_and_fits();
+    batches();
     errors_and_messages();
     other_struct_sizes();
     order_of_ticket_calls();

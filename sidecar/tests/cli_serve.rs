@@ -213,6 +213,62 @@ fn a_cut_model_gets_whole_groups_and_is_told_how_it_is_cut() {
 }
 
 #[test]
+fn a_job_with_a_range_of_batches_is_told_its_batch() {
+    let folder = TempDir::new().unwrap();
+    let cluster = folder.path().join("cluster.toml");
+    fs::write(&cluster, "[[server]]\nname = \"a\"\ncpu = 8\nmemory = \"1GiB\"\n").unwrap();
+    let state = folder.path().join("state");
+    let daemon = Served::with(&format!("local={}", cluster.display()), &state, &["--engine", "fifo"]);
+    let path = folder.path().join("job.toml");
+    let submit = |mode: &str, batch: &str| {
+        let server = if mode == "allreduce" { "" } else { "server = { cpu = 1 }\n" };
+        let text = format!(
+            "name = \"free\"\nmode = \"{mode}\"\n{batch}\n{server}\
+             worker = {{ cpu = 1, max = 3, requested = 3, command = \"sh -c 'echo batch=$TRAINMASTER_BATCH \
+             of=$TRAINMASTER_BATCH_SUBMITTED local=$TRAINMASTER_BATCH_LOCAL passes=$TRAINMASTER_BATCH_PASSES.; \
+             sleep 600'\" }}\n"
+        );
+        fs::write(&path, text).unwrap();
+        daemon.ask(&["submit", path.to_str().unwrap()])
+    };
+    for (batch, parts) in [
+        ("batch = { max = 64 }", ["batch.size", "is missing"]),
+        ("batch = { size = 0, max = 64 }", ["batch.size", "0 must be a whole number of examples, at least 1"]),
+        ("batch = { size = 64, max = 32 }", ["batch.max", "32 must be at least the submitted batch, 64"]),
+        ("batch = { size = 64, min = 65 }", ["batch.min", "65 must be at most the submitted batch, 64"]),
+        ("batch = { size = 2, max = 2 }", ["batch.max", "2 must be at least 3, so that each replica has an example"]),
+        (
+            "batch = { size = 64, local = 0 }",
+            ["batch.local", "\"0\" must be a whole number of examples from 1 to 2^40"],
+        ),
+        ("batch = { size = 64, max = 1e9 }", ["batch.max", "must be a whole number of examples"]),
+        ("batch = { size = 64, most = 128 }", ["batch.most", "unknown key; allowed are size, min, max, local"]),
+        ("batch = \"large\"", ["batch", "\"large\" must be a number of examples, or a table such as"]),
+        ("batch = { size = 64, max = 1099511627777 }", ["batch.max", "from 1 to 2^40"]),
+        ("batch = { size = 64, max = 1099511627776, local = 1 }", ["batch.local", "1 is too few"]),
+    ] {
+        refuses(&submit("allreduce", batch), 1, &parts);
+    }
+    let words = "an async job's workers have separate batches";
+    refuses(&submit("async", "batch = { size = 64, max = 128 }"), 1, &["batch.max", words]);
+    assert!(submit("allreduce", "batch = { size = 64, max = 4096, local = 16 }").status.success());
+    explains(&daemon, "free", "batch 66, of 64 to 4096 (2 passes of 11 on each replica): its program has reported no");
+    let told = || {
+        let logs = fs::read_dir(state.join("adapters/local/logs/1-free")).into_iter().flatten().flatten();
+        let logs = logs.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+        logs.filter(|log| log.contains("batch=66 of=64 local=11 passes=2.")).count()
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while told() < 3 {
+        assert!(Instant::now() < end, "{} programs were told", told());
+        sleep(Duration::from_millis(100));
+    }
+    daemon.works(&["cancel", "free"]);
+    daemon.works(&["watch", "--until-idle"]);
+    assert_eq!(daemon.terminate(), Some(0));
+}
+
+#[test]
 fn a_job_leaves_a_server_that_is_missing_after_a_restart() {
     let folder = TempDir::new().unwrap();
     let server = |name: &str| format!("[[server]]\nname = \"{name}\"\ncpu = 2\nmemory = \"1GiB\"\n");

@@ -10,9 +10,9 @@
 //! The digests on the standard error stream show whether two builds decide the same.
 //!
 //! `cargo bench -p trainmaster-core --bench round` prints the table; `-- --scale 1 --repeat 9` runs one size. `--with
-//! types`, `racks`, `in-racks` or `sizes`: the scheduler also chooses each job's type of GPU or its rack, the servers
-//! are in racks for which no job asks, or jobs run only with even numbers of workers. The plain algorithm ignores all
-//! of these.
+//! types`, `racks`, `in-racks`, `sizes` or `batches`: the scheduler also chooses each job's type of GPU or its rack,
+//! the servers are in racks for which no job asks, jobs run only with even numbers of workers, or the scheduler chooses
+//! the batch of every second job (in steady rounds). The plain algorithm ignores all of these.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a host: it measures time
 
 #[path = "../common/mod.rs"]
@@ -45,7 +45,7 @@ fn main() {
             // One process per size, so that each has its own peak memory.
             let sizes = ["0.1", "1", "5"].map(|scale| (scale, "plain"));
             for (scale, kind) in
-                sizes.into_iter().chain(["types", "in-racks", "racks", "sizes"].map(|kind| ("1", kind)))
+                sizes.into_iter().chain(["types", "in-racks", "racks", "sizes", "batches"].map(|kind| ("1", kind)))
             {
                 let program = env::current_exe().expect("this program has a path");
                 let args = ["--scale", scale, "--with", kind, "--repeat", &repeat.to_string()];
@@ -132,6 +132,7 @@ fn measure(scale: f64, repeat: usize, kind: Kind) {
     row(jobs, tasks(&decision), servers, &named("cold"), &cold, decision.changes.len(), record, plain_ms);
 
     workload.observe_all(&mut scheduler);
+    workload.report_noise(&mut scheduler);
     let (mut steady, mut changes, mut record) = (Vec::new(), 0, 0);
     for turn in 0..repeat as i64 {
         workload.change_one_percent(&mut scheduler, turn);

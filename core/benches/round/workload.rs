@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use trainmaster_core::{
-    End, Event, JobSpec, ObservedSlot, Phase, Scheduler, ServerSpec, Settings, Time,
+    End, Event, JobSpec, ObservedSlot, Phase, Role, Scheduler, ServerSpec, Settings, Time,
+    batch::GradientNoise,
     job::{ProfiledSpeed, Sizes},
     settings::Stability,
     topology::Topology,
@@ -28,15 +29,18 @@ pub(crate) enum Kind {
     InRacks,
     /// Nothing, but only even numbers of workers are allowed.
     Sizes,
+    /// The batch, if the job is synchronous. The noise of its gradients is known once it runs, so in steady rounds.
+    Batches,
 }
 
 impl Kind {
-    pub(crate) const ALL: [(&str, Self); 5] = [
+    pub(crate) const ALL: [(&str, Self); 6] = [
         ("plain", Self::Plain),
         ("types", Self::Types),
         ("racks", Self::Racks),
         ("in-racks", Self::InRacks),
         ("sizes", Self::Sizes),
+        ("batches", Self::Batches),
     ];
 }
 
@@ -130,6 +134,9 @@ impl Workload {
         let server = spec.server.as_mut().expect("not all-reduce");
         server.demand = demand(0, draws.count(1, 6), draws.count(2, 12), draws.count(200, 2000));
         spec.batch = 256;
+        if self.kind == Kind::Batches && !asynchronous {
+            spec.labels.insert("batch.max".into(), "4096".into());
+        }
         spec.examples = draws.count(20, 400) * 256;
         let theta = [
             draws.between(0.5, 4.0),
@@ -179,6 +186,19 @@ impl Workload {
                     Event::Observed { job: issue.job, incarnation: issue.incarnation, slots, phase: Phase::Running };
                 scheduler.apply(at, event).expect("the job is known");
             }
+        }
+    }
+
+    /// Jobs that may choose their batch report the noise of their gradients.
+    pub(crate) fn report_noise(&self, scheduler: &mut Scheduler) {
+        let jobs: Vec<_> = scheduler.state().jobs.values().map(|job| (job.id, job.issued.incarnation)).collect();
+        let all = jobs.into_iter().filter(|_| self.kind == Kind::Batches);
+        for (seq, (job, incarnation)) in all.flat_map(|job| (1..=3).map(move |seq| (seq, job))) {
+            let noise = Some(GradientNoise { sqr: 1.0, var: 2000.0 });
+            let event =
+                Event::BatchReported { job, incarnation, slot: (Role::Worker, 0), seq, batch: Some(256), noise };
+            // A job without slots reports nothing.
+            let _ = scheduler.apply(scheduler.state().now, event);
         }
     }
 

@@ -51,7 +51,7 @@ use crate::engine::{
 use crate::{
     batch::BatchRange,
     decision::Allocation,
-    fit::{Confidence, SpeedCurve, SpeedFit, SpeedOptions, speed::SpeedTable},
+    fit::{Confidence, SpeedCurve, SpeedFit, SpeedOptions, SpeedSample, speed::SpeedTable},
     ids::JobId,
     job::{Bounds, Job, Sizes, TrainingMode},
     place::SortBy,
@@ -78,8 +78,8 @@ const HANDED_OUT_AGAIN: u32 = 2;
 
 /// Number of next larger sizes that are compared, of a job that runs only with some numbers of workers.
 const MOST_SIZES: usize = 8;
-/// About how many batches the fit of a job that may choose its batch compares for each speed.
-const BATCHES: u64 = 16;
+/// About how many speeds it takes to find the best batch of a job that may choose it.
+const BATCHES: u64 = 4;
 
 /// A worker is tried while the job has more than this many restarts' time left: at best it halves that time, and every
 /// second one may gain nothing.
@@ -849,13 +849,23 @@ fn guess_unknown_times(candidates: &mut [Candidate<'_>]) {
 /// The number of workers up to which one more is tried: as requested, then twice the most that were measured, as long
 /// as the most are the fastest. 0 once the speed function is fitted.
 fn worth_trying(job: &Job) -> u32 {
-    if job.learnt.fits.speed.as_ref().is_some_and(|fit| fit.confidence == Confidence::Fitted) {
+    let fit = job.learnt.fits.speed.as_ref();
+    let goodput = fit.and_then(|fit| fit.goodput());
+    if goodput.is_none() && fit.is_some_and(|fit| fit.confidence == Confidence::Fitted) {
         return 0;
     }
     let samples = job.learnt.speeds.samples();
+    if goodput.is_some() {
+        // Several batches with few numbers of workers make a fit, but not one that knows other numbers.
+        let tried: BTreeSet<_> = samples.iter().map(|sample| (sample.servers, sample.workers)).collect();
+        if tried.len() >= job.speed_model().coefficients() {
+            return 0;
+        }
+    }
     let requested = job.spec.requested().workers;
     let Some(most) = samples.iter().map(|sample| sample.workers).max() else { return requested };
-    let fastest = samples.iter().max_by(|a, b| a.speed.total_cmp(&b.speed)).map_or(0, |sample| sample.workers);
+    let speed = |sample: &SpeedSample| goodput.map_or(sample.speed, |goodput| goodput.of_sample(sample));
+    let fastest = samples.iter().max_by(|a, b| speed(a).total_cmp(&speed(b))).map_or(0, |sample| sample.workers);
     if fastest < most { 0 } else { requested.max(most.saturating_mul(2)) }
 }
 

@@ -201,9 +201,10 @@ fn gpu_types(state: &State, job: &Job) -> Option<String> {
     let shape = if job.shape().is_empty() { job.spec.requested() } else { job.shape() };
     let (fit, types) = (job.learnt.fits.speed.as_ref(), state.type_speeds());
     let options = choice.iter().map(|(kind, free)| {
-        let curve = fit.map(|fit| fit.curve_by(types.of(job.tenant), job.worker.speed_type(), kind.0));
+        let (types, own) = (types.of(job.tenant), job.worker.speed_type());
+        let speed = fit.map(|fit| fit.speed_by(types, own, kind.0, shape.servers, shape.workers));
         let table = fit.and_then(|fit| fit.table()).map_or(1.0, |table| table.factor(shape.workers));
-        let speed = curve.map(|curve| curve.speed(shape.servers, shape.workers) * table);
+        let speed = speed.map(|speed| speed * table);
         let speed = speed.map_or_else(String::new, |speed| format!(", {speed:.2} steps/s with {shape}"));
         format!("{} ({} free{speed})", state.resources.name(*kind), state.resources.format(*kind, (*free).max(0)))
     });
@@ -365,8 +366,9 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
             let now = if shape.is_empty() { job.spec.requested() } else { shape };
             let more = job.bounds().more_workers(now.workers).map(|workers| Shape { workers, ..now });
             let text = format!(
-                "{:.2} steps/s predicted with {now}{}, from {}{}",
+                "{:.2} steps/s{} predicted with {now}{}, from {}{}",
                 fit.speed(now.servers, now.workers),
+                if fit.goodput().is_some() { " of the submitted batch" } else { "" },
                 more.map_or_else(String::new, |more| {
                     format!(", {:.2} with {more}", fit.speed(more.servers, more.workers))
                 }),

@@ -154,32 +154,39 @@ impl Job {
         self.batching()?.chosen
     }
 
-    /// Chooses the batch for the issued shape and the current fit. Returns whether it changed.
-    pub(crate) fn choose_batch(&mut self) -> bool {
+    /// Chooses the batch for the issued shape and the current fit. At the same shape it changes at once the first time,
+    /// and later at most once a minute. Returns whether it changed.
+    pub(crate) fn choose_batch(&mut self, now: Time) -> bool {
+        const PAUSE: Span = Span::seconds(60);
         let (Some(batching), Some(issued)) = (&mut self.batching, &self.issued.allocation) else { return false };
         let (Shape { workers, servers }, before) = (issued.shape(), batching.chosen);
         let fit = self.learnt.fits.speed.as_ref();
         let goodput = fit.and_then(|fit| Some((fit.goodput()?, fit.curve())));
-        batching.fitted = goodput.map(|(goodput, _)| goodput.noise()).or(batching.fitted);
+        let fits_shape = before.is_some_and(|before| before == batching.range.batch(workers, before.size as f64));
+        if fits_shape && batching.changed.is_some_and(|at| now - at < PAUSE) {
+            return false;
+        }
         batching.chosen = Some(match goodput {
             Some((goodput, curve)) => goodput.batch(&curve, servers, workers, before),
-            None => batching.range.batch(workers, before.map_or(batching.range.submitted, |now| now.size) as f64),
+            None => {
+                // Without a fit that knows the noise, a batch that was chosen with one stays.
+                let known = before.filter(|_| batching.noise.is_some());
+                batching.range.batch(workers, known.map_or(batching.range.submitted, |now| now.size) as f64)
+            }
         });
-        batching.chosen != before
+        let changes = batching.chosen != before;
+        if changes {
+            batching.changed = Some(now).filter(|_| fits_shape);
+        }
+        changes
     }
 
     /// Environment variables of the job's processes: those of its specification, with the chosen batch.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mut environment = self.spec.environment();
-        let Some(batch) = self.batch() else { return environment };
-        environment.iter_mut().filter(|(name, _)| *name == "TRAINMASTER_BATCH").for_each(|(_, value)| {
-            *value = batch.size.to_string();
-        });
-        environment.extend([
-            ("TRAINMASTER_BATCH_SUBMITTED", self.spec.batch.to_string()),
-            ("TRAINMASTER_BATCH_LOCAL", batch.local.to_string()),
-            ("TRAINMASTER_BATCH_PASSES", batch.passes.to_string()),
-        ]);
+        if let Some(batch) = self.batch() {
+            batch.tell(self.spec.batch, &mut environment);
+        }
         environment
     }
 

@@ -9,8 +9,9 @@ use super::{
     spec::{JobSpec, TrainingMode},
 };
 use crate::{
-    batch::{Batch, BatchRange, GradientNoise},
+    batch::{Batch, BatchRange, GradientNoise, gain},
     text::shown,
+    time::Time,
 };
 
 /// Number of reports after which a new one moves the mean noise by 1/`HORIZON`.
@@ -48,13 +49,17 @@ impl BatchRange {
     }
 
     fn check(&self, spec: &JobSpec) -> Result<(), (&'static str, String)> {
-        let [of_min, of_max, _] = Self::LABELS;
+        let [of_min, of_max, of_local] = Self::LABELS;
+        let given = Self::LABELS.into_iter().rev().find(|label| spec.labels.contains_key(*label)).unwrap_or(of_max);
+        if spec.batch > Self::MOST {
+            return Err(("batch", format!("{} must be at most 2^40 in a range", spec.batch)));
+        }
         if spec.mode == TrainingMode::Async {
-            return Err((of_max, "an async job's workers have separate batches, which stay as submitted".into()));
+            return Err((given, "an async job's workers have separate batches, which stay as submitted".into()));
         }
         if spec.dataset.is_some() || !spec.partitions.is_empty() {
             let what = if spec.dataset.is_some() { "dataset" } else { "partitions" };
-            return Err((of_max, format!("can't be used with {what}, whose times are for one batch")));
+            return Err((given, format!("can't be used with {what}, whose times are for one batch")));
         }
         if self.min > spec.batch {
             return Err((of_min, format!("{} must be at most the submitted batch, {}", self.min, spec.batch)));
@@ -65,11 +70,31 @@ impl BatchRange {
         let replicas = u64::from(self.replicas(spec.worker.max));
         if self.max < replicas {
             return Err((
-                of_max,
+                if spec.labels.contains_key(of_max) { of_max } else { "batch" },
                 format!("{} must be at least {replicas}, so that each replica has an example", self.max),
             ));
         }
+        if self.max.div_ceil(self.local) > u32::MAX.into() {
+            return Err((
+                of_local,
+                format!("{} is too few: a batch of {} would take 2^32 passes", self.local, self.max),
+            ));
+        }
         Ok(())
+    }
+}
+
+impl Batch {
+    /// Puts it into the environment of the job's processes, in place of another one.
+    pub(super) fn tell(self, submitted: u64, environment: &mut Vec<(&'static str, String)>) {
+        let told = [
+            ("TRAINMASTER_BATCH", self.size),
+            ("TRAINMASTER_BATCH_SUBMITTED", submitted),
+            ("TRAINMASTER_BATCH_LOCAL", self.local),
+            ("TRAINMASTER_BATCH_PASSES", self.passes.into()),
+        ];
+        environment.retain(|(name, _)| told.iter().all(|(new, _)| new != name));
+        environment.extend(told.map(|(name, number)| (name, number.to_string())));
     }
 }
 
@@ -80,6 +105,9 @@ fn number(labels: &BTreeMap<String, String>, label: &'static str) -> Result<Opti
         _ => Err((label, format!("\"{}\" must be a whole number of examples from 1 to 2^40", shown(text, 32)))),
     }
 }
+
+/// Number of reports from which the noise counts: a single one can be far off.
+const FEW: f64 = 3.0;
 
 /// What is known of the batches of a job with a range.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,14 +122,18 @@ pub struct Batching {
     pub used: Option<u64>,
     /// The batch that it should use at its issued shape. `None` before it had one.
     pub chosen: Option<Batch>,
-    /// The noise scale that its fit has.
-    pub fitted: Option<f64>,
+    /// When it last changed without a change of the shape.
+    pub(super) changed: Option<Time>,
+    /// The noise scale of its speed fit.
+    pub(crate) fitted: Option<f64>,
+    /// The noise scale at which a new fit was last needed.
+    asked: Option<f64>,
 }
 
 impl Batching {
     /// Before any report.
     pub(crate) fn new(range: BatchRange) -> Self {
-        Self { range, noise: None, reports: 0.0, used: None, chosen: None, fitted: None }
+        Self { range, noise: None, reports: 0.0, used: None, chosen: None, changed: None, fitted: None, asked: None }
     }
 
     /// Adds the statistics of a report. Both are averaged by themselves, as their ratio has outliers.
@@ -112,11 +144,27 @@ impl Batching {
         mean.var += (seen.var - mean.var) / self.reports;
     }
 
-    /// Whether the noise scale has moved by a tenth since the last fit.
-    pub(crate) fn has_news(&self) -> bool {
-        let moved = |fitted: f64, now: f64| libm::fabs(now - fitted) > 0.1 * fitted.max(1.0);
-        self.range.is_free()
-            && self.noise.is_some_and(|noise| self.fitted.is_none_or(|fitted| moved(fitted, noise.scale())))
+    /// The number of steps of the submitted batch that one step of its last report is worth. 1 without noise.
+    pub(crate) fn gain(&self) -> f64 {
+        let gain = |noise: GradientNoise, used: u64| gain(noise.scale(), self.range.submitted as f64, used as f64);
+        self.noise.zip(self.used).map_or(1.0, |(noise, used)| gain(noise, used))
+    }
+
+    /// The noise scale, once it may choose its batch by it.
+    pub(crate) fn scale(&self) -> Option<f64> {
+        let known = self.noise.filter(|_| self.range.is_free() && self.reports >= FEW);
+        known.map(GradientNoise::scale)
+    }
+
+    /// Whether the noise scale has moved by a quarter since this was last true, so that a fit should be renewed.
+    pub(crate) fn is_news(&mut self) -> bool {
+        let Some(now) = self.scale() else { return false };
+        let moved = |asked: f64| now > 1.25 * asked + 1.0 || asked > 1.25 * now + 1.0;
+        let news = self.asked.is_none_or(moved);
+        if news {
+            self.asked = Some(now);
+        }
+        news
     }
 }
 
@@ -127,15 +175,16 @@ mod tests {
     #[test]
     fn the_mean_forgets_and_its_moves_are_news() {
         let mut batching = Batching::new(BatchRange { submitted: 64, min: 64, max: 640, local: 64, group: 1 });
-        assert!(!batching.has_news());
+        for _ in 0..2 {
+            batching.learn(GradientNoise { sqr: 1.0, var: 100.0 });
+            assert!(!batching.is_news(), "a few reports say little");
+        }
         batching.learn(GradientNoise { sqr: 1.0, var: 100.0 });
-        assert!(batching.has_news());
-        batching.fitted = batching.noise.map(GradientNoise::scale);
-        assert!(!batching.has_news());
+        assert_eq!((batching.is_news(), batching.is_news(), batching.scale()), (true, false, Some(100.0)));
         for _ in 0..100 {
             batching.learn(GradientNoise { sqr: 0.1, var: 100.0 });
         }
-        assert!((batching.noise.unwrap().scale() / 1000.0 - 1.0).abs() < 0.01);
-        assert!(batching.has_news());
+        assert!((batching.scale().unwrap() / 1000.0 - 1.0).abs() < 0.01);
+        assert_eq!((batching.is_news(), batching.is_news()), (true, false));
     }
 }

@@ -52,7 +52,7 @@ struct File {
     resize: Resize,
     #[serde(default)]
     mode: TrainingMode,
-    batch: Option<Batch>,
+    batch: Option<Value>,
     #[serde(default)]
     examples: u64,
     epochs: Option<u32>,
@@ -87,41 +87,40 @@ struct File {
     profile: Vec<ProfiledSpeed>,
 }
 
-/// A number of examples, or a table with the range that the scheduler may choose from.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "write a number of examples, or a table such as { size = 64, max = 4096, local = 128 }")]
-enum Batch {
-    Fixed(u64),
-    Range(Range),
-}
+/// The submitted batch, and the labels of the range that the scheduler may choose from: whatever stands there, so that
+/// one check names what is wrong.
+type Batch = (u64, Vec<(&'static str, Option<String>)>);
 
-/// The job's [`BatchRange`], as the file has it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Range {
-    size: Option<Value>,
-    min: Option<Value>,
-    max: Option<Value>,
-    local: Option<Value>,
-}
-
-impl Batch {
-    /// The submitted batch, and the labels with whatever stands there, so that one check names what is wrong.
-    fn read(self) -> Result<(u64, [Option<String>; 3]), JobSpecError> {
-        let range = match self {
-            Self::Fixed(size) => return Ok((size, [None, None, None])),
-            Self::Range(range) => range,
-        };
-        // A job starts with the smallest batch, if the file doesn't say another.
-        let Some(size) = range.size.as_ref().or(range.min.as_ref()) else {
-            return Err(wrong("batch.size", "is missing: the number of examples with which the job starts"));
-        };
-        let number = size.as_integer().and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
-        let key = if range.size.is_some() { "batch.size" } else { "batch.min" };
-        let size =
-            number.ok_or_else(|| wrong(key, format!("{size} must be a whole number of examples, at least 1")))?;
-        Ok((size, [range.min, range.max, range.local].map(|value| value.map(|value| value.to_string()))))
+/// Reads a number of examples, or a table with a range.
+fn batch(value: Value) -> Result<Batch, JobSpecError> {
+    const ALLOWED: &str = "a number of examples, or a table such as { size = 64, max = 4096, local = 128 }";
+    let number = |key: &str, value: &Value| {
+        let number = value.as_integer().and_then(|number| u64::try_from(number).ok()).filter(|number| *number > 0);
+        let value = value.to_string();
+        number.ok_or_else(|| {
+            wrong(key, format!("{} must be a whole number of examples, at least 1", shown(&value, SHOWN)))
+        })
+    };
+    let table = match value {
+        Value::Table(table) => table,
+        Value::Integer(_) => return Ok((number("batch", &value)?, Vec::new())),
+        other => return Err(wrong("batch", format!("{} must be {ALLOWED}", shown(&other.to_string(), SHOWN)))),
+    };
+    let known = ["size", "min", "max", "local"];
+    if let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) {
+        let key = format!("batch.{}", shown(key, SHOWN));
+        return Err(wrong(&key, format!("unknown key; allowed are {}", known.join(", "))));
     }
+    // A job starts with the smallest batch, if the file doesn't say another.
+    let (key, size) = match (table.get("size"), table.get("min")) {
+        (Some(size), _) => ("batch.size", size),
+        (None, Some(min)) => ("batch.min", min),
+        (None, None) => {
+            return Err(wrong("batch.size", "is missing: the number of examples with which the job starts"));
+        }
+    };
+    let label = |(label, key): (&'static str, &str)| (label, table.get(key).map(ToString::to_string));
+    Ok((number(key, size)?, BatchRange::LABELS.into_iter().zip(["min", "max", "local"]).map(label).collect()))
 }
 
 /// The number of equal parts in a chain, or a list of parts.
@@ -239,8 +238,8 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
     add(&mut labels, file.topology.labels())?;
     add(&mut labels, file.parallel.labels())?;
     add(&mut labels, [(Sizes::LABEL, sizes)])?;
-    let (batch, range) = file.batch.map_or(Ok((1, [None, None, None])), Batch::read)?;
-    add(&mut labels, BatchRange::LABELS.into_iter().zip(range))?;
+    let (batch, range) = file.batch.map_or(Ok((1, Vec::new())), batch)?;
+    add(&mut labels, range)?;
     let server = file.server.map(|table| role("server", table)).transpose()?;
     if server.as_ref().is_some_and(|server| server.sizes.is_some()) {
         return Err(wrong("server.sizes", "has no meaning: only the number of workers can be restricted").into());

@@ -130,7 +130,7 @@ impl Job {
     pub(crate) fn issue(&mut self, allocation: Option<Arc<Allocation>>, now: Time) {
         let gpus = allocation.as_ref().map_or(0, |allocation| self.gpus(allocation.shape()));
         self.issued.allocation = allocation;
-        self.choose_batch();
+        self.choose_batch(now);
         self.issued.serve(now, gpus);
     }
 

@@ -26,7 +26,8 @@ pub struct Progress {
     pub loss: Option<f64>,
     /// Last reported accuracy.
     pub accuracy: Option<f64>,
-    /// Steps per second over the last report's period, at the shape of that time.
+    /// Steps per second over the last report's period, at the shape of that time. Of a job whose batch the scheduler
+    /// may choose: in steps of the submitted batch.
     pub speed: Option<f64>,
     /// Number of ignored reports: invalid, out of order, or of an old incarnation.
     pub ignored: u64,

@@ -13,6 +13,7 @@ use super::{
     utility::Utility,
 };
 use crate::{
+    batch::BatchRange,
     forms,
     resources::{GpuTypes, is_gpu},
     shape::Shape,
@@ -374,6 +375,10 @@ impl JobSpec {
             ("TRAINMASTER_PATIENCE", self.convergence.patience.to_string()),
             ("TRAINMASTER_MAX_EPOCHS", self.convergence.max_epochs.to_string()),
         ];
+        if let Ok(Some(range)) = BatchRange::of(self) {
+            // For the requested shape, where nobody knows another.
+            range.batch(self.worker.requested, self.batch as f64).tell(self.batch, &mut environment);
+        }
         if let Ok(Some(Parallel { tensor, pipeline, expert })) = Parallel::of(&self.labels) {
             let names = ["TRAINMASTER_TP", "TRAINMASTER_PP", "TRAINMASTER_EP"];
             environment.extend(names.into_iter().zip([tensor, pipeline, expert].map(|number| number.to_string())));

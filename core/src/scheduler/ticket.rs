@@ -223,9 +223,9 @@ fn fit(job: &Job, model: Option<&Model>, types: &TypeSpeeds) -> Fits {
         speed = speed.map(|fit| fit.with_table(&own, &of_model));
     }
     if let (Some(fit), Some(batching)) = (&mut speed, job.batching())
-        && let Some(noise) = batching.noise.filter(|_| batching.range.is_free())
+        && let Some(noise) = batching.scale()
     {
-        fit.goodput = Some(Goodput::new(batching.range, noise.scale()));
+        fit.goodput = Some(Goodput::new(batching.range, noise));
     }
     let loss = Convergence::fit(&job.learnt.losses, &ConvergenceOptions::default()).ok();
     let rule = &job.spec.convergence;

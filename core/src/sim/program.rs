@@ -474,8 +474,9 @@ impl<'a> Program<'a> {
         let scale = self.truth.noise?.scale(self.progress(), self.trains.batch as f64);
         let wavers = libm::exp(0.1 * self.draws.of(NOISE).normal(self.sequence));
         let noise = GradientNoise { sqr: 1.0, var: scale * wavers };
-        let (job, incarnation, batch) = (self.job.id, self.incarnation, Some(self.trains.batch));
-        Some(Event::BatchReported { job, incarnation, slot: (Role::Worker, 0), batch, noise: Some(noise) })
+        let (job, incarnation, slot) = (self.job.id, self.incarnation, (Role::Worker, 0));
+        let (seq, batch) = (self.sequence + 1, Some(self.trains.batch));
+        Some(Event::BatchReported { job, incarnation, slot, seq, batch, noise: Some(noise) })
     }
 
     /// The current report of its chief.

@@ -79,8 +79,8 @@ impl State {
             Event::JobEnded { job, end } => self.end_job(*job, *end)?,
             Event::JobHeld { job, held } => self.hold(*job, *held)?,
             Event::Reported { job, incarnation, slot, report } => self.report(*job, *incarnation, *slot, report)?,
-            Event::BatchReported { job, incarnation, batch, noise, .. } => {
-                self.report_batch(*job, *incarnation, *batch, *noise)?;
+            Event::BatchReported { job, incarnation, slot, seq, batch, noise } => {
+                self.report_batch(*job, (*incarnation, *slot, *seq), *batch, *noise)?;
             }
             Event::Observed { job, incarnation, slots, phase } => self.observe(*job, *incarnation, slots, *phase)?,
             Event::Enacted { decision, job, result } => self.enacted(*decision, *job, result)?,
@@ -419,6 +419,7 @@ impl State {
             }
             job.issued.revoked = seen.is_some() && !runs_on;
             job.issued.allocation.clone_from(&seen);
+            job.choose_batch(now);
             job.issued.decision = issued_in;
             job.issued.refusals = refusals;
             job.issued.retried = false;

@@ -275,7 +275,7 @@ impl State {
         }
         let shape = job.spec.requested();
         let speed = |kind: ResourceId| match &job.learnt.fits.speed {
-            Some(fit) => fit.curve_by(types, job.worker.speed_type(), kind.0).speed(shape.servers, shape.workers),
+            Some(fit) => fit.speed_by(types, job.worker.speed_type(), kind.0, shape.servers, shape.workers),
             None => types.factor(&[], kind.0),
         };
         // Without a reason to change, a job keeps its type.

@@ -8,7 +8,7 @@ use crate::{
     event::{EventError, Report},
     fit::{SpeedSample, StragglerOptions, StragglerSignal, StragglerWatch},
     ids::{Incarnation, JobId},
-    job::{Dataset, Job},
+    job::{Batching, Dataset, Job},
     shape::Role,
     time::Span,
 };
@@ -63,7 +63,7 @@ impl State {
         // Once its slots are gone, the type of GPU that it had isn't known any more.
         let has_slots = job.issued.allocation.is_some() || job.seen.allocation.is_some();
         if let Some(speed) = speed(report).filter(|_| has_slots) {
-            job.learnt.progress.speed = Some(speed);
+            job.learnt.progress.speed = Some(speed * job.batching().map_or(1.0, Batching::gain));
             let sample = SpeedSample::new(report.servers, report.workers, speed).on(job.worker.speed_type());
             let used = job.batching().and_then(|batching| batching.used).unwrap_or(job.spec.batch);
             let sample = if used == job.spec.batch { sample } else { sample.at_batch(used as f64) };
@@ -106,8 +106,13 @@ impl State {
             let watch = || StragglerWatch::new(StragglerSignal::Gap, StragglerOptions::default());
             stragglers.found = stragglers.watch.get_or_insert_with(watch).observe(&report.slot_times);
         }
+        let chooses = job.batching.is_some();
         if dirty {
             self.pending.unfitted.insert(id);
+        }
+        if chooses {
+            // A change that came too soon is made up for.
+            self.choose_batch(id);
         }
         if trained {
             self.note(Change::Trained(id));

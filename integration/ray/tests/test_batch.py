@@ -16,7 +16,7 @@ def gradients(rng, mean, deviation, examples):
 def test_noise_is_estimated_from_gradients_of_two_sizes():
     rng = random.Random(3)
     mean, deviation, replicas, share = [0.1] * 50, 0.5, 4, 16
-    batch = AdaptiveBatch({"TRAINMASTER_BATCH": str(replicas * share)})
+    batch = AdaptiveBatch(replicas * share, {})
     assert batch.noise is None
     assert (batch.gain, batch.fields()) == (1.0, {"batch": 64})
     for _ in range(400):
@@ -31,10 +31,13 @@ def test_noise_is_estimated_from_gradients_of_two_sizes():
 
 def test_a_step_with_a_larger_batch_is_worth_its_gain():
     told = {"": "256", "_SUBMITTED": "64", "_LOCAL": "32", "_PASSES": "2"}
-    batch = AdaptiveBatch({f"TRAINMASTER_BATCH{name}": value for name, value in told.items()})
+    batch = AdaptiveBatch(1, {f"TRAINMASTER_BATCH{name}": value for name, value in told.items()})
     assert (batch.size, batch.submitted, batch.local, batch.passes) == (256, 64, 32, 2)
     assert batch.gain == 1.0, "nothing is known of the noise yet"
     # |g|² = 1 and tr Σ = 128 lead to 1 + 128/64 and 1 + 128/256.
+    for _ in range(13):
+        batch.observe(small_sqr=3.0, large_sqr=1.5, small=64)
+    assert batch.noise is None, "a few steps can be far off"
     batch.observe(small_sqr=3.0, large_sqr=1.5, small=64)
     assert batch.noise == pytest.approx((1.0, 128.0))
     assert batch.gain == pytest.approx(4 * 192 / 384)
@@ -45,15 +48,24 @@ def test_a_step_with_a_larger_batch_is_worth_its_gain():
 
 
 def test_impossible_shares_are_refused():
-    batch = AdaptiveBatch({"TRAINMASTER_BATCH": "64"})
+    batch = AdaptiveBatch(64, {})
     for small in (0, -1, 64, 65):
         with pytest.raises(ValueError, match=f"small: {small} must be from 1 to below 64"):
             batch.observe(1.0, 1.0, small)
 
 
-def test_negative_estimates_are_not_reported():
-    batch = AdaptiveBatch({"TRAINMASTER_BATCH": "64"})
-    batch.observe(small_sqr=1.0, large_sqr=2.0, small=32)
+def test_all_noise_makes_larger_batches_as_good_as_more_steps():
+    batch = AdaptiveBatch(64, {})
+    batch.size = 512
+    for _ in range(20):
+        batch.observe(small_sqr=1.0, large_sqr=0.05, small=32)
+    # The estimate of the gradient's norm is negative.
+    assert batch.noise[0] == 0
+    assert batch.gain == pytest.approx(8.0)
+    # Larger means than parts can't come from noise.
+    batch = AdaptiveBatch(64, {})
+    for _ in range(20):
+        batch.observe(small_sqr=1.0, large_sqr=2.0, small=32)
     assert batch.noise is None
     assert batch.fields() == {"batch": 64}
 
@@ -76,17 +88,47 @@ def test_reports_carry_the_batch_and_real_steps():
 
 def test_a_report_of_another_batch_begins_a_new_progress():
     tally = Tally()
-    tally.add(Report(1, at=0.0, batch=64))
-    tally.add(Report(2, at=1.0, batch=64))
-    assert not tally.continues(Report(3, at=2.0, batch=128))
+    tally.add(Report(1, at=0.0, steps=1, batch=64))
+    tally.add(Report(2, at=1.0, steps=1, batch=64))
+    assert not tally.continues(Report(3, at=2.0, steps=1, batch=128))
     assert tally.take().batch == 64
-    assert tally.continues(Report(3, at=2.0, batch=128))
-    tally.add(Report(3, at=3.0, batch=128))
+    assert tally.continues(Report(3, at=2.0, steps=1, batch=128))
+    tally.add(Report(3, at=3.0, steps=1, batch=128))
     progress = tally.take()
     assert (progress.batch, progress.steps, progress.duration_ms) == (128, 1, 2000.0)
 
 
-@pytest.mark.parametrize("wrong", [{"batch": 0}, {"batch": -5}, {"steps": -1}, {"grad_sqr": 1.0}, {"grad_var": 1.0}])
-def test_wrong_values_are_named(wrong):
-    with pytest.raises(ValueError, match=min(wrong)):
+def test_real_steps_count_though_progress_stands_still():
+    tally = Tally()
+    for at in range(4):
+        # A step with a smaller batch is worth a tenth of one.
+        tally.add(Report(7, at=float(at), steps=1, batch=8))
+    progress = tally.take()
+    assert (progress.step, progress.steps, progress.duration_ms) == (7, 3, 3000.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key"),
+    [
+        ({"batch": 0, "steps": 1}, "batch"),
+        ({"batch": 64.5, "steps": 1}, "batch"),
+        ({"batch": 2**41, "steps": 1}, "batch"),
+        ({"batch": 64}, "steps"),
+        ({"steps": -1}, "steps"),
+        ({"steps": 1.5}, "steps"),
+        ({"steps": 2**33}, "steps"),
+        ({"grad_sqr": 1.0}, "grad_sqr"),
+        ({"grad_var": 1.0}, "grad_sqr"),
+    ],
+)
+def test_wrong_values_are_named(wrong, key):
+    with pytest.raises(ValueError, match=f"^{key}: "):
         Report(1, **wrong)
+
+
+def test_values_of_other_types_are_converted():
+    tally = Tally()
+    for at in (0.0, 1.0):
+        tally.add(Report(1, at=at, steps=True, batch=64.0, grad_sqr=1, grad_var=2))
+    progress = tally.take()
+    assert (progress.steps, progress.batch, progress.grad_var) == (1, 64, 2.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import torch
 
 from trainmaster.ray.torch import TorchModel
 
-from .local_cluster import Cluster
-from .test_docs import run_program
+from .local_cluster import SOURCES, Cluster
+from .test_docs import PROGRAMS, run_program
 
 pytestmark = pytest.mark.minimum
 
@@ -43,3 +45,12 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 @pytest.mark.cluster
 def test_the_program_of_the_docs_runs(cluster: Cluster, tmp_path: Path) -> None:
     assert run_program(cluster, tmp_path, "torch") < 0.01
+
+
+def test_a_loop_that_would_follow_a_batch_runs_outside_a_job() -> None:
+    program = PROGRAMS["adaptive"]
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env={"PYTHONPATH": SOURCES}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

@@ -100,6 +100,24 @@ fn a_cut_model_gets_whole_groups() {
 }
 
 #[test]
+fn a_range_of_batches_is_known_and_checked() {
+    if !available() {
+        return;
+    }
+    let site = Setup { nodes: 1, ..Setup::default() }.start();
+    let range = "#TRAINMASTER batch.size = 240\n#TRAINMASTER batch.max = 960\n#TRAINMASTER batch.local = 50";
+    let job = training(30, "#TRAINMASTER worker.gpu = 1").replace("#TRAINMASTER batch = 240", range);
+    let id = site.submit("free", &job);
+    until("it runs", || site.state(&id) == "RUNNING");
+    let known = || site.ask(&format!("{{\"command\":\"explain\",\"job\":\"{id}\"}}")).to_string();
+    until("its batch is chosen", || known().contains("of 240 to 960"));
+    until("its parts fit its replicas", || known().contains(" passes of "));
+    site.completes(&id);
+    let refused = site.sbatch(&[], &job.replace("batch.max = 960", "batch.max = 96")).unwrap_err();
+    assert!(refused.contains("batch.max: 96 must be at least the submitted batch, 240"), "{refused}");
+}
+
+#[test]
 fn reports_come_over_tls() {
     if !available() {
         return;

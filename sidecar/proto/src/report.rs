@@ -24,9 +24,9 @@ pub struct Progress {
 impl Progress {
     /// What it says of batches and gradients, for the core to take before the report.
     pub fn batch_event(&self, job: JobId, incarnation: Incarnation, slot: (Role, u32)) -> Option<Event> {
-        let (batch, noise) = (self.batch, self.noise);
+        let (seq, batch, noise) = (self.report.seq, self.batch, self.noise);
         let says = batch.is_some() || noise.is_some();
-        says.then_some(Event::BatchReported { job, incarnation, slot, batch, noise })
+        says.then_some(Event::BatchReported { job, incarnation, slot, seq, batch, noise })
     }
 }
 

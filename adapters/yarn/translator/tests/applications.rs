@@ -63,6 +63,22 @@ fn an_application_is_submitted_runs_and_ends() {
 }
 
 #[test]
+fn processes_get_the_batch_that_was_chosen() {
+    let file = JOB.replace("batch = 64", "batch = { size = 64, max = 4096, local = 16 }");
+    assert_ne!(file, JOB);
+    let mut world = World::with_job("", &file);
+    let told = |world: &World, name: &str| world.orders(1).environment[&format!("TRAINMASTER_BATCH{name}")].clone();
+    // Before there is a plan: the submitted batch.
+    assert_eq!(["", "_SUBMITTED"].map(|name| told(&world, name)), ["64", "64"]);
+    let chosen = [("", "512"), ("_SUBMITTED", "64"), ("_LOCAL", "16"), ("_PASSES", "16")];
+    let environment = chosen.map(|(name, value)| (format!("TRAINMASTER_BATCH{name}"), value.to_owned())).into();
+    world.plan(false, vec![JobPlan { environment, ..run(7, 1, &[(W, 0, "a"), (W, 1, "b")]) }]);
+    assert_eq!(chosen.map(|(name, _)| told(&world, name)), chosen.map(|(_, value)| value));
+    let orders = world.orders(1);
+    assert_eq!((orders.environment["TRAINMASTER_INCARNATION"].as_str(), orders.slots.len()), ("1", 2));
+}
+
+#[test]
 fn what_fails_and_what_is_killed_is_told() {
     let mut world = World::with_job("", JOB);
     world.run(1, &[(W, 0, "a")]);

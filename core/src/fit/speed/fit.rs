@@ -122,14 +122,11 @@ impl SpeedFit {
     }
 
     /// Training speed on the reference server type, in steps per second. See [`SpeedCurve::speed`]. For a job that may
-    /// choose its batch: with the best one, in steps of the submitted one. O(1), or O(doublings of the range).
+    /// choose its batch: with the best one, in steps of the submitted one.
     #[inline]
     #[must_use]
     pub fn speed(&self, servers: u32, workers: u32) -> f64 {
-        let speed = match &self.goodput {
-            None => self.curve.speed(servers, workers),
-            Some(goodput) => goodput.speed(&self.curve, servers, workers),
-        };
+        let speed = self.goodput_of(&self.curve, servers, workers);
         self.table.as_ref().map_or(speed, |table| speed * table.factor(workers))
     }
 
@@ -207,6 +204,20 @@ impl SpeedFit {
     #[must_use]
     pub(crate) fn curve_by(&self, types: &TypeSpeeds, own: u16, server_type: u16) -> SpeedCurve {
         self.curve.computing_faster(self.factor_by(types, own, server_type))
+    }
+
+    /// The speed there.
+    #[must_use]
+    pub(crate) fn speed_by(&self, types: &TypeSpeeds, own: u16, server_type: u16, servers: u32, workers: u32) -> f64 {
+        self.goodput_of(&self.curve_by(types, own, server_type), servers, workers)
+    }
+
+    #[inline]
+    fn goodput_of(&self, curve: &SpeedCurve, servers: u32, workers: u32) -> f64 {
+        match &self.goodput {
+            None => curve.speed(servers, workers),
+            Some(goodput) => goodput.speed(curve, servers, workers),
+        }
     }
 
     fn factor_by(&self, types: &TypeSpeeds, own: u16, server_type: u16) -> f64 {

@@ -1,14 +1,10 @@
 //! The speed of a job that may choose its batch.
 
-use super::curve::SpeedCurve;
+use super::{curve::SpeedCurve, model::SpeedSample};
 use crate::batch::{Batch, BatchRange, gain};
 
-/// Batches that are compared for each doubling. The best of them is within 1 % of the best of all: goodput is flat
-/// around its maximum.
-const PER_DOUBLING: f64 = 3.0;
-
-/// The choice of the batch with the highest goodput (Pollux, OSDI'21, §3.1): speed times statistical efficiency, here in
-/// steps of the submitted batch per second.
+/// The choice of the batch with the highest goodput (Pollux, OSDI'21, §3.1): speed times statistical efficiency, here
+/// in steps of the submitted batch per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goodput {
     range: BatchRange,
@@ -34,21 +30,13 @@ impl Goodput {
         speed * gain(self.noise, submitted, size)
     }
 
-    /// The best batch for a shape, and its goodput. `curve` is that of the submitted batch. O(doublings of the range).
+    /// The best batch for a shape, and its goodput. `curve` is that of the submitted batch. O(1).
     fn search(&self, curve: &SpeedCurve, servers: u32, workers: u32) -> (f64, f64) {
+        let submitted = self.range.submitted as f64;
         let (min, max) = self.range.with(workers);
-        let (min, max) = (min as f64, max as f64);
-        let doublings = libm::log2(max / min);
-        let steps = libm::ceil(doublings * PER_DOUBLING).max(1.0);
-        let mut best = (min, self.of(curve, servers, workers, min));
-        for at in 1..=steps as u32 {
-            let size = min * libm::exp2(doublings * f64::from(at) / steps);
-            let goodput = self.of(curve, servers, workers, size);
-            if goodput > best.1 {
-                best = (size, goodput);
-            }
-        }
-        best
+        let range = (min as f64 / submitted, max as f64 / submitted);
+        let size = submitted * curve.best_batch(servers, workers, self.noise / submitted, range);
+        (size, self.of(curve, servers, workers, size))
     }
 
     /// The highest goodput of a shape.
@@ -64,6 +52,12 @@ impl Goodput {
         let now = now.filter(|now| *now == self.range.batch(workers, now.size as f64));
         let keeps = |now: &Batch| WORTH * self.of(curve, servers, workers, now.size as f64) >= best;
         now.filter(keeps).unwrap_or_else(|| self.range.batch(workers, size))
+    }
+
+    /// The goodput of a measured speed.
+    pub(crate) fn of_sample(&self, sample: &SpeedSample) -> f64 {
+        let submitted = self.range.submitted as f64;
+        sample.speed * gain(self.noise, submitted, sample.batch.unwrap_or(submitted))
     }
 
     /// The efficiency of a batch, relative to the submitted one.

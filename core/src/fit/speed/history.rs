@@ -103,7 +103,13 @@ impl SpeedHistory {
     /// more than a tenth since this was last true, as after a warm-up. `is_smooth`: a profile of other pairs limits
     /// what speed is possible, which isn't so if each number of workers has an execution plan of its own.
     pub fn report(&mut self, sample: &SpeedSample, is_smooth: bool) -> bool {
-        self.weigh_profile(sample, is_smooth);
+        if sample.batch.is_none() {
+            self.weigh_profile(sample, is_smooth);
+        } else {
+            // A profile is of the submitted batch, so this report says nothing of it.
+            self.strikes = 0;
+            self.contradiction.take_if(|at| !at.dropped);
+        }
         let Some(at) = self.take(sample, 1.0) else { return false };
         let cell = &mut self.cells[at];
         let (mean, count) = &mut cell.reported;

@@ -48,7 +48,7 @@ impl SpeedModel {
     }
 
     /// Number of θ in the model.
-    pub(super) fn coefficients(self) -> usize {
+    pub(crate) fn coefficients(self) -> usize {
         if matches!(self, Self::Sync { .. }) { 5 } else { 4 }
     }
 

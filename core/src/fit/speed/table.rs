@@ -1,5 +1,7 @@
 //! Speeds that are a table rather than a curve.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{curve::SpeedCurve, model::SpeedSample};
@@ -19,18 +21,23 @@ pub struct SpeedTable {
 }
 
 impl SpeedTable {
-    /// The corrections of a curve, which is that of a `batch`, by measurements without parameter servers. Where `own` has none, `others` count.
-    /// `None` without any. O(samples²), of which a history has at most 64.
+    /// The corrections of a curve, which is that of a `batch`, by measurements without parameter servers. Where `own`
+    /// has none, `others` count. `None` without any. O(samples · log samples), of which a history has at most 64.
     pub(crate) fn of(curve: &SpeedCurve, batch: f64, own: &[SpeedSample], others: &[SpeedSample]) -> Option<Self> {
-        let mut rows: Vec<(u32, f64)> = Vec::new();
-        for sample in own.iter().chain(others) {
-            let there = sample.batch.map_or(*curve, |at| curve.with_batch(at / batch));
-            let off = libm::log(sample.speed / there.speed(0, sample.workers));
-            if off.is_finite() && !rows.iter().any(|(workers, _)| *workers == sample.workers) {
-                rows.push((sample.workers, off));
+        // The mean over the batches that were measured with as many workers: their number, and the sum of corrections.
+        let mut rows: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
+        for samples in [own, others] {
+            let known = rows.clone();
+            for sample in samples.iter().filter(|sample| !known.contains_key(&sample.workers)) {
+                let there = sample.batch.map_or(*curve, |at| curve.with_batch(at / batch));
+                let off = libm::log(sample.speed / there.speed(0, sample.workers));
+                if off.is_finite() {
+                    let (count, sum) = rows.entry(sample.workers).or_default();
+                    (*count, *sum) = (*count + 1.0, *sum + off);
+                }
             }
         }
-        rows.sort_unstable_by_key(|(workers, _)| *workers);
+        let rows: Vec<_> = rows.into_iter().map(|(workers, (count, sum))| (workers, sum / count)).collect();
         (!rows.is_empty()).then_some(Self { rows })
     }
 

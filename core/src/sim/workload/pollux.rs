@@ -18,12 +18,13 @@
 //! round a minute, 30 s a restart), the jobs of their files take 0.96, 0.96, 0.98 and 0.97 of the published average
 //! JCT at loads 0.5, 1, 1.5 and 2, four files each. With counted iterations and one pass it would be 0.86 to 0.89.
 //!
-//! **Batches.** Pollux chooses batches during training. Jobs of `pollux` keep the submitted ones, as its "tuned" jobs do
-//! elsewhere. Those of `pollux-adaptive` start with the smallest batch of their model and may have any up to the largest
-//! that was measured, but for NCF (fixed by the authors, too). Their progress is counted in steps of the smallest batch.
-//! The noise of their gradients is that of the authors' runs at eleven points of the training with three batches
-//! (YOLOv3: two), interpolated on logarithmic scales. With it, runs with one batch take 6 % fewer to 1 % more iterations
-//! than with the statistics of each epoch. YOLOv3's measured batches are 8 to 64; up to 128 the noise is that with 64.
+//! **Batches.** Pollux chooses batches during training. Jobs of `pollux` keep the submitted ones, as its "tuned" jobs
+//! do elsewhere. Those of `pollux-adaptive` start with the smallest batch of their model and may have any up to the
+//! largest that was measured, but for NCF (fixed by the authors, too). Their progress is counted in steps of the
+//! smallest batch. The noise of their gradients is that of the authors' runs at eleven points of the training with
+//! three batches (YOLOv3: two), interpolated on logarithmic scales. With it, runs with one batch take 6 % fewer to 1 %
+//! more iterations than with the statistics of each epoch. YOLOv3's measured batches are 8 to 64; up to 128 the noise
+//! is that with 64.
 //!
 //! CPU and memory (4 cores and 16 GiB per worker, of 48 and 192 on a server) are our choice, so that GPUs
 //! are the scarce resource.

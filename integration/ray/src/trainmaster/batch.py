@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 from . import loop
 
-# Weight of a new step in the means.
+# Weight of a new step in the means, and the weight from which they count: that of fourteen steps.
 _WEIGHT = 0.05
+_ENOUGH = 0.5
 
 
 class AdaptiveBatch:
@@ -20,19 +21,22 @@ class AdaptiveBatch:
     many steps of the submitted batch one step is worth. Multiply the learning rate by it (AdaScale), and count progress
     with it:
 
-    >>> batch, progress = AdaptiveBatch({"TRAINMASTER_BATCH": "64"}), 0.0
-    >>> batch.observe(small_sqr=3.0, large_sqr=2.0, small=32)
-    >>> progress += batch.gain
+    >>> batch, progress = AdaptiveBatch(64, {}), 0.0
+    >>> for _ in range(20):
+    ...     batch.observe(small_sqr=3.0, large_sqr=2.0, small=32)
+    ...     progress += batch.gain
     >>> fields = batch.fields()  # trainmaster.report(step=int(progress), steps=1, loss=..., **fields)
     >>> fields["batch"], round(fields["grad_sqr"], 6), round(fields["grad_var"], 6)
     (64, 1.0, 64.0)
     """
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, size: int = 1, environment: Mapping[str, str] = os.environ) -> None:
+        """`size` is the batch in a program that Trainmaster did not start."""
+
         def number(name: str, default: int) -> int:
             return loop.number(environment, f"TRAINMASTER_BATCH{name}", default)
 
-        self.size = number("", 1)
+        self.size = number("", size)
         self.submitted = number("_SUBMITTED", self.size)
         self.local = number("_LOCAL", self.size)
         self.passes = number("_PASSES", 1)
@@ -71,10 +75,13 @@ class AdaptiveBatch:
 
     @property
     def noise(self) -> tuple[float, float] | None:
-        """Squared norm of the gradient, and variance of one example's. None while they aren't known."""
-        if self._weight == 0 or self._sqr <= 0 or self._var < 0:
+        """Squared norm of the gradient, and variance of one example's. None while they aren't known.
+
+        The norm is 0 if all that was seen is noise.
+        """
+        if self._weight < _ENOUGH or self._var <= 0:
             return None
-        return self._sqr / self._weight, self._var / self._weight
+        return max(self._sqr, 0.0) / self._weight, self._var / self._weight
 
     @property
     def gain(self) -> float:
@@ -82,8 +89,8 @@ class AdaptiveBatch:
         ratio = self.size / self.submitted
         if self.noise is None:
             return min(ratio, 1.0)
-        scale = self.noise[1] / self.noise[0]
-        return ratio * (scale + self.submitted) / (scale + self.size)
+        sqr, var = self.noise
+        return ratio * (var + sqr * self.submitted) / (var + sqr * self.size)
 
     def fields(self) -> dict[str, float]:
         """The arguments of `trainmaster.report` that say which batch was trained, and how noisy its gradients are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
 import os
 import threading
@@ -62,7 +63,8 @@ def report(
             grad_var=grad_var,
         )
         if sink:
-            sink(progress)
+            # Actors on Ray aren't told a batch, so no other one may be chosen.
+            sink(dataclasses.replace(progress, batch=None, grad_sqr=None, grad_var=None))
         elif reporter := _find():
             _last = progress
             reporter.report(progress)
@@ -75,7 +77,9 @@ def finish(converged: bool = False) -> None:
     try:
         reporter = None if sink else _find()
         if reporter and _last:
-            reporter.finish(_last, converged)
+            # Its steps and examples were counted already.
+            again = dataclasses.replace(_last, examples=0, steps=None if _last.steps is None else 0)
+            reporter.finish(again, converged)
             reporter.flush(10.0)
     except Exception as error:
         log.warning("the end of training was not reported: %s", error)
@@ -100,7 +104,11 @@ def assigned_batch() -> feed_pb2.Batch | None:
     """The batch that the scheduler chose last. None if it is fixed, or not known."""
     reporter = None if sink else _find()
     assignment = reporter.assignment if reporter else None
-    return assignment.batch if assignment and assignment.HasField("batch") else None
+    if not assignment or not assignment.HasField("batch"):
+        return None
+    # Another incarnation's is for other workers.
+    own = assignment.incarnation == number(os.environ, "TRAINMASTER_INCARNATION", 1)
+    return assignment.batch if own else None
 
 
 def _find() -> Reporter | None:

@@ -41,16 +41,27 @@ class Report:
         # A loss of NaN can't be fitted.
         self.loss = _finite(self.loss)
         self.accuracy = _finite(self.accuracy)
-        if self.steps is not None and self.steps < 0:
-            raise ValueError(f"steps: {self.steps} must be at least 0")
-        if self.batch is not None and self.batch < 1:
-            raise ValueError(f"batch: {self.batch} must be at least 1")
+        self.steps = _whole("steps", self.steps, 0, 2**32 - 1)
+        self.batch = _whole("batch", self.batch, 1, 2**40)
+        if self.batch is not None and self.steps is None:
+            raise ValueError(f"steps: needed with batch {self.batch}, because `step` counts in submitted batches")
         if (self.grad_sqr is None) != (self.grad_var is None):
             raise ValueError(f"grad_sqr: {self.grad_sqr} and grad_var: {self.grad_var} need each other")
+        if self.grad_sqr is not None and self.grad_var is not None:
+            self.grad_sqr, self.grad_var = float(self.grad_sqr), float(self.grad_var)
 
 
 def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _whole(name: str, value: float | None, least: int, most: int) -> int | None:
+    if value is None:
+        return None
+    number = int(value)
+    if number != value or not least <= number <= most:
+        raise ValueError(f"{name}: {value} must be a whole number from {least} to {most}")
+    return number
 
 
 class Tally:
@@ -113,8 +124,11 @@ class Tally:
             servers=servers,
             slot_times=[pb.SlotTime(worker=w, step_ms=ms) for w, ms in sorted(self._slot_times.items())],
         )
-        if self._step is not None and last.step > self._step:
-            progress.steps = last.step - self._step if self._real_steps is None else self._real_steps
+        steps = self._real_steps
+        if steps is None and self._step is not None:
+            steps = last.step - self._step
+        if steps is not None and steps > 0:
+            progress.steps = steps
             progress.duration_ms = max(last.at - self._since, 0.0) * 1000
         if last.batch is not None:
             progress.batch = last.batch

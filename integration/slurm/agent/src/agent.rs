@@ -335,7 +335,6 @@ impl Agent {
             // A job with a fixed batch has no use for it.
             let chooses = self.scheduler.state().job(job).is_some_and(|job| job.batching().is_some());
             if let Some(event) = progress.batch_event(job, incarnation, slot).filter(|_| chooses) {
-                // If it is refused, so is the report.
                 let _ = self.scheduler.apply(now, event);
             }
             let Progress { report, finished, .. } = progress;
@@ -428,12 +427,20 @@ impl Agent {
                 // The job has been running since before a restart of slurmctld.
                 (None, None) => JobAssignment {
                     incarnation: job.seen.incarnation,
+                    // What is chosen is for the issued slots.
+                    batch: None,
                     ..assignment(state, job, job.seen.allocation.as_deref(), grace)
                 },
             };
             let same = known.is_some_and(|known| {
-                (known.incarnation, known.revision, known.standing, &known.slots)
-                    == (assignment.incarnation, assignment.revision, assignment.standing, &assignment.slots)
+                (known.incarnation, known.revision, known.standing, known.batch, &known.slots)
+                    == (
+                        assignment.incarnation,
+                        assignment.revision,
+                        assignment.standing,
+                        assignment.batch,
+                        &assignment.slots,
+                    )
             });
             if !same {
                 self.services.feed.set(job.id, assignment.clone());

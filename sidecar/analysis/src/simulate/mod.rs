@@ -31,8 +31,8 @@ use self::{
 #[derive(Args, Debug)]
 pub struct SimulateArgs {
     /// The workload: a cluster, jobs and their arrivals; --workload list shows the known ones. Recorded jobs:
-    /// philly:FILE, elasticflow:FILE, pollux:FILE, rubick:FILE with --measured, or csv:FILE with --columns. Jobs on
-    /// three types of GPU: gavel:FILE
+    /// philly:FILE, elasticflow:FILE, pollux:FILE, pollux-adaptive:FILE, rubick:FILE with --measured, or csv:FILE with
+    /// --columns. Jobs on three types of GPU: gavel:FILE
     #[arg(long, value_name = "NAME")]
     workload: String,
     /// Headings of a csv:FILE: time (seconds, or date and time), gpus, duration (seconds) and, if there is one, name

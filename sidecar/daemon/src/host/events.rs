@@ -328,7 +328,6 @@ impl Owner {
             // A job with a fixed batch has no use for it.
             let chooses = self.scheduler.state().job(job).is_some_and(|job| job.batching().is_some());
             if let Some(event) = progress.batch_event(job, incarnation, slot).filter(|_| chooses) {
-                // If it is refused, so is the report.
                 let _ = self.apply(at, event);
             }
             let Progress { report, examples, finished, converged, .. } = progress;

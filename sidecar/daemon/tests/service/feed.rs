@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tonic::{Code, Streaming};
+use trainmaster_core::{JobSpec, TrainingMode};
 use trainmaster_daemon::Daemon;
 use trainmaster_proto::v1::{self, AssignmentPhase, SlotRole};
 
@@ -102,6 +103,57 @@ async fn slots_learn_of_each_other_and_of_changes() {
     until_assigned(&mut back, |seen| seen.phase() == AssignmentPhase::Stop).await;
     daemon.stop().await;
     assert_eq!(worker_end(back).await, Code::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_batch_follows_the_noise_that_a_program_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&clients, "fake", servers(1, 1)).await;
+    let mut one = JobSpec { mode: TrainingMode::AllReduce, server: None, batch: 64, ..spec("one") };
+    one.labels = [("batch.max", "4096"), ("batch.local", "128")].map(|(key, value)| (key.into(), value.into())).into();
+    let job = clients.submit(&one).await.unwrap();
+    let plan = manager.until_plan(job.job, |plan| plan.action() == v1::Action::Run).await;
+    let told = |name: &str| plan.environment.get(name).map(String::as_str);
+    let names = ["", "_SUBMITTED", "_LOCAL", "_PASSES"].map(|name| format!("TRAINMASTER_BATCH{name}"));
+    assert_eq!(names.each_ref().map(|name| told(name)), ["64", "64", "64", "1"].map(Some));
+    let mut worker = watch(&clients, &job.token, "one", (1, SlotRole::Worker, 0), "node0:1").await.unwrap();
+    let batch = |size, local, passes| Some(v1::Batch { size, local, passes, submitted: 64 });
+    assert_eq!(until_assigned(&mut worker, |_| true).await.batch, batch(64, 64, 1));
+    let report = |seq: u64, progress: v1::Progress| {
+        let progress = v1::Progress { seq, step: seq * 10, steps: 10, duration_ms: 1000.0, workers: 1, ..progress };
+        let request = v1::ReportRequest {
+            job: "one".into(),
+            incarnation: 1,
+            role: SlotRole::Worker.into(),
+            index: 0,
+            progress: vec![progress],
+        };
+        let mut feed = clients.feed.clone();
+        let request = sign(request, &job.token);
+        async move { feed.report(request).await.unwrap().into_inner() }
+    };
+    let noise = |sqr, var| v1::Progress { batch: Some(64), grad_sqr: sqr, grad_var: var, ..v1::Progress::default() };
+    // What can't be true is left out, and the rest of the report counts.
+    for (seq, strange) in
+        (1..).zip([noise(Some(f64::NAN), Some(1.0)), noise(Some(1.0), None), noise(Some(-1.0), Some(1.0))])
+    {
+        assert!(report(seq, strange).await.accepted);
+    }
+    let known = clients.explain("one").await.join("\n");
+    assert!(known.contains("batch 64, of 64 to 4096") && known.contains("no gradient noise yet"), "{known}");
+    for seq in 4..=6 {
+        assert!(report(seq, noise(Some(0.5), Some(50_000.0))).await.accepted);
+    }
+    let larger = until_assigned(&mut worker, |seen| seen.batch.is_some_and(|batch| batch.size > 64)).await;
+    assert_eq!((larger.incarnation, larger.revision), (1, 0), "the program goes on");
+    let chosen = larger.batch.unwrap();
+    assert!(chosen.size <= 4096 && chosen.local <= 128, "{chosen:?}");
+    assert_eq!(chosen.size, chosen.local * u64::from(chosen.passes));
+    let known = clients.explain("one").await.join("\n");
+    assert!(known.contains("noise of 100000 examples") && known.contains("its last report is of 64"), "{known}");
+    daemon.stop().await;
 }
 
 async fn worker_end(mut stream: Streaming<v1::Assignment>) -> Code {
