@@ -228,7 +228,7 @@ pub struct JobSpec {
     /// Labels that a server must have. `topology.require` and `topology.prefer` say how close to each other the job's
     /// slots must be ([`Topology`](crate::topology::Topology)). `worker.sizes` and `parallel.tp`, `parallel.pp` and
     /// `parallel.ep` say with how many workers it can run ([`JobSpec::sizes`]). `batch.min`, `batch.max` and
-    /// `batch.local` say which batches the scheduler may choose ([`BatchRange`](crate::batch::BatchRange)).
+    /// `batch.local` say which batches the scheduler may choose ([`BatchRange`]).
     pub labels: BTreeMap<String, String>,
     /// Run time after which the job is stopped.
     pub time_limit: Option<Span>,
