@@ -58,12 +58,24 @@ fn fit(scheduler: &mut Scheduler, at: i64) {
 /// A training program with 10 ms an example and 0.1 s a step, whose gradients have a noise scale of `noise` examples.
 /// It reports every 10 s for a while and follows the batch that it is told. Returns its progress.
 fn train(scheduler: &mut Scheduler, from: i64, job: JobId, noise: f64, reports: u64) -> f64 {
+    train_at(scheduler, from, job, noise, reports, (0.1, 0.01))
+}
+
+/// The same with other times of a step and an example.
+fn train_at(
+    scheduler: &mut Scheduler,
+    from: i64,
+    job: JobId,
+    noise: f64,
+    reports: u64,
+    (step, example): (f64, f64),
+) -> f64 {
     let mut progress = scheduler.state().job(job).unwrap().learnt.progress.step as f64;
     for number in 1..=reports {
         let at = from + 10_000 * number as i64;
         let size = batch(scheduler, job).map_or(64, |batch| batch.size);
         let workers = issued(scheduler, job);
-        let steps = libm::round(10.0 / (0.01 * size as f64 / f64::from(workers) + 0.1));
+        let steps = libm::round(10.0 / (example * size as f64 / f64::from(workers) + step));
         progress += steps * gain(noise, 64.0, size as f64);
         told(scheduler, at, job, Some(size), Some((1.0, noise))).unwrap();
         let of = Report {
@@ -133,6 +145,31 @@ fn reports_of_other_batches_leave_the_profile_alone() {
     // Speeds are told in steps of the submitted batch.
     let (predicted, reported) = (learnt.fits.speed.as_ref().unwrap().speed(0, 4), learnt.progress.speed.unwrap());
     assert!((predicted / reported - 1.0).abs() < 0.1, "{predicted} {reported}");
+}
+
+/// A step that hardly depends on its batch, unlike what is assumed before another batch was measured.
+#[test]
+fn a_measured_batch_is_left_only_for_a_better_one() {
+    for (step, example, workers) in [(0.2, 0.000_01, 1), (0.2, 0.0002, 1), (0.25, 0.0, 1), (0.2, 0.0002, 2)] {
+        let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
+        let job = submit(&mut scheduler, 0, free("job", (workers, workers, workers)));
+        scheduler.decide(Time(1));
+        seen(&mut scheduler, 2, job);
+        let (mut most, mut last) = (0.0_f64, 0.0);
+        for part in 0..20 {
+            train_at(&mut scheduler, 10 + 100_000 * part, job, 10_000.0, 9, (step, example));
+            last = scheduler.state().job(job).unwrap().learnt.progress.speed.unwrap();
+            // Once two batches are known, none is kept that is much worse than the best so far.
+            assert!(part < 4 || last > 0.6 * most, "{step} {example} {workers}: {last} after {most}");
+            most = most.max(last);
+        }
+        let goodput = |size: f64| gain(10_000.0, 64.0, size) / (step + example * size / f64::from(workers));
+        let best = (0..=100).map(|at| goodput(64.0 * libm::pow(64.0, f64::from(at) / 100.0))).fold(0.0, f64::max);
+        assert!(last > 0.9 * best, "{step} {example} {workers}: {last} of {best}");
+        let learnt = &scheduler.state().job(job).unwrap().learnt;
+        let predicted = learnt.fits.speed.as_ref().unwrap().speed(0, workers);
+        assert!((predicted / last - 1.0).abs() < 0.25, "{step} {example} {workers}: {predicted}, but {last}");
+    }
 }
 
 #[test]

@@ -274,7 +274,7 @@ fn batch(job: &Job) -> Option<String> {
             goodput.noise(),
             100.0 * goodput.efficiency(size)
         ),
-        None if min < max => "its program has reported no gradient noise yet".to_owned(),
+        None if min < max => "its program has reported no usable gradient noise yet".to_owned(),
         None => "only its parts depend on the number of workers".to_owned(),
     };
     let used = batching.used.filter(|used| *used != size);

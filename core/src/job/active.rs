@@ -167,7 +167,12 @@ impl Job {
             return false;
         }
         batching.chosen = Some(match goodput {
-            Some((goodput, curve)) => goodput.batch(&curve, servers, workers, before),
+            Some((goodput, curve)) => {
+                let measured = self.learnt.speeds.samples();
+                let on = self.worker.speed_type();
+                let measured: Vec<_> = measured.into_iter().filter(|sample| sample.server_type == on).collect();
+                goodput.batch(&curve, (servers, workers), before, &measured)
+            }
             None => {
                 // Without a fit that knows the noise, a batch that was chosen with one stays.
                 let known = before.filter(|_| batching.noise.is_some());

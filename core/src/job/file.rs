@@ -116,7 +116,10 @@ fn batch(value: Value) -> Result<Batch, JobSpecError> {
         (Some(size), _) => ("batch.size", size),
         (None, Some(min)) => ("batch.min", min),
         (None, None) => {
-            return Err(wrong("batch.size", "is missing: the number of examples with which the job starts"));
+            return Err(wrong(
+                "batch.size",
+                "is missing: the number of examples with which the job starts, unless that is min",
+            ));
         }
     };
     let label = |(label, key): (&'static str, &str)| (label, table.get(key).map(ToString::to_string));

@@ -71,6 +71,8 @@ impl State {
             let is_size = has_table && job.sizes.has(report.workers);
             let moved = Arc::make_mut(&mut job.learnt.speeds).report(&sample, !has_table);
             dirty |= moved || job.learnt.fits.speed.is_none() || job.learnt.speeds.contradiction().is_some();
+            // The first report of a new batch weighs little in a fit.
+            dirty |= job.batching.is_some() && job.learnt.speeds.is_news(&sample);
             let (model, batch) = (job.model.clone(), used as f64);
             let (is_type, is_news) = self.learn(&model, sample.at_batch(batch));
             if is_type || (is_size && is_news) {

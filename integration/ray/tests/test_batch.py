@@ -117,6 +117,10 @@ def test_real_steps_count_though_progress_stands_still():
         ({"steps": -1}, "steps"),
         ({"steps": 1.5}, "steps"),
         ({"steps": 2**33}, "steps"),
+        ({"epoch": -1}, "epoch"),
+        ({"epoch": 2**32}, "epoch"),
+        ({"examples": 2**64}, "examples"),
+        ({"steps_per_epoch": -1}, "steps_per_epoch"),
         ({"grad_sqr": 1.0}, "grad_sqr"),
         ({"grad_var": 1.0}, "grad_sqr"),
     ],
@@ -132,3 +136,11 @@ def test_values_of_other_types_are_converted():
         tally.add(Report(1, at=at, steps=True, batch=64.0, grad_sqr=1, grad_var=2))
     progress = tally.take()
     assert (progress.steps, progress.batch, progress.grad_var) == (1, 64, 2.0)
+
+
+def test_sums_stay_within_the_message():
+    tally = Tally()
+    for at in (0.0, 1.0, 2.0):
+        tally.add(Report(2**64 - 1, at=at, steps=2**32 - 1, batch=2**40, examples=2**64 - 1))
+    progress = tally.take()
+    assert (progress.step, progress.steps, progress.examples) == (2**64 - 1, 2**32 - 1, 2**64 - 1)

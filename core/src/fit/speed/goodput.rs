@@ -44,14 +44,44 @@ impl Goodput {
         self.search(curve, servers, workers).1
     }
 
-    /// The batch of the highest goodput, unless `now` has nearly as much.
-    pub(crate) fn batch(&self, curve: &SpeedCurve, servers: u32, workers: u32, now: Option<Batch>) -> Batch {
+    /// The batch of the highest goodput, unless `now` has nearly as much. What was measured at this shape counts more than
+    /// the curve: a batch is left only for one that was measured to be better, or is predicted to be better than all that
+    /// were measured. While only one was measured, the curve says little about others, so twice as large a batch is tried
+    /// if it is nearly as efficient. O(measured).
+    pub(crate) fn batch(
+        &self,
+        curve: &SpeedCurve,
+        (servers, workers): (u32, u32),
+        now: Option<Batch>,
+        measured: &[SpeedSample],
+    ) -> Batch {
         /// A change must be worth a twentieth.
         const WORTH: f64 = 1.05;
-        let (size, best) = self.search(curve, servers, workers);
+        /// A trial may lose a fifth.
+        const NEARLY: f64 = 0.8;
+        let submitted = self.range.submitted as f64;
+        let size_of = |sample: &SpeedSample| sample.batch.unwrap_or(submitted);
+        let here = || measured.iter().filter(|at| (at.servers, at.workers) == (servers, workers));
         let now = now.filter(|now| *now == self.range.batch(workers, now.size as f64));
-        let keeps = |now: &Batch| WORTH * self.of(curve, servers, workers, now.size as f64) >= best;
-        now.filter(keeps).unwrap_or_else(|| self.range.batch(workers, size))
+        let (size, best) = self.search(curve, servers, workers);
+        let known = here().map(|at| (self.of_sample(at), size_of(at))).max_by(|a, b| a.0.total_cmp(&b.0));
+        let Some((most, known)) = known else {
+            let keeps = |now: &Batch| WORTH * self.of(curve, servers, workers, now.size as f64) >= best;
+            return now.filter(keeps).unwrap_or_else(|| self.range.batch(workers, size));
+        };
+        let trial = self.range.batch(workers, 2.0 * known);
+        if here().all(|at| size_of(at) == known)
+            && self.efficiency(trial.size) >= NEARLY * self.efficiency(known as u64)
+        {
+            return self.range.batch(workers, size.max(2.0 * known));
+        }
+        let is = |now: Batch| here().find(|at| size_of(at) == now.size as f64).map(|at| self.of_sample(at));
+        let current = now.map(|now| is(now).unwrap_or_else(|| self.of(curve, servers, workers, now.size as f64)));
+        let (size, best) = if best > WORTH * most { (size, best) } else { (known, most) };
+        match now {
+            Some(now) if current.is_some_and(|current| WORTH * current >= best) => now,
+            _ => self.range.batch(workers, size),
+        }
     }
 
     /// The goodput of a measured speed.
@@ -98,20 +128,41 @@ mod tests {
     #[test]
     fn a_batch_changes_only_for_a_twentieth() {
         let (curve, goodput) = (curve(), goodput(2000.0));
-        let best = goodput.batch(&curve, 0, 16, None);
+        let best = goodput.batch(&curve, (0, 16), None, &[]);
         let near = goodput.range.batch(16, best.size as f64 * 0.8);
         assert_ne!(near, best);
-        assert_eq!(goodput.batch(&curve, 0, 16, Some(near)), near);
+        assert_eq!(goodput.batch(&curve, (0, 16), Some(near), &[]), near);
         let far = goodput.range.batch(16, 64.0);
-        assert_eq!(goodput.batch(&curve, 0, 16, Some(far)), best);
+        assert_eq!(goodput.batch(&curve, (0, 16), Some(far), &[]), best);
         // One of another shape isn't kept: its parts don't add up.
         let other = goodput.range.batch(7, best.size as f64);
-        assert_eq!(goodput.batch(&curve, 0, 16, Some(other)), best);
+        assert_eq!(goodput.batch(&curve, (0, 16), Some(other), &[]), best);
+    }
+
+    #[test]
+    fn what_was_measured_counts_more_than_the_curve() {
+        let (curve, goodput) = (curve(), goodput(10_000.0));
+        let at = |size: f64, speed: f64| SpeedSample::new(0, 4, speed).at_batch(size);
+        let choose = |now: u64, measured: &[SpeedSample]| {
+            goodput.batch(&curve, (0, 4), Some(goodput.range.batch(4, now as f64)), measured).size
+        };
+        // The curve wants about 1,140 examples. With one measured batch, twice as many are tried at least.
+        let wanted = choose(64, &[at(64.0, 5.0)]);
+        assert!((900..1400).contains(&wanted), "{wanted}");
+        // Steps turn out to take the same time with any batch: the largest measured one is left only for a better one.
+        let flat = [at(64.0, 5.0), at(1140.0, 5.0), at(8192.0, 4.9)];
+        assert_eq!(choose(8192, &flat), 8192);
+        assert_eq!(choose(1140, &flat), 8192);
+        // A batch that was measured to be slow isn't tried again for its prediction.
+        let slow = [at(64.0, 5.0), at(1140.0, 0.05), at(2280.0, 0.02)];
+        assert!(choose(64, &slow) == 64 || choose(64, &slow) > 2280 || choose(64, &slow) < 1140);
+        // Nothing is known of this number of workers.
+        assert_eq!(choose(64, &[SpeedSample::new(0, 2, 9.0)]), choose(64, &[]));
     }
 
     #[test]
     fn without_noise_the_smallest_batch_is_best() {
-        assert_eq!(goodput(0.0).batch(&curve(), 0, 1, None).size, 64);
+        assert_eq!(goodput(0.0).batch(&curve(), (0, 1), None, &[]).size, 64);
         assert!((goodput(1000.0).efficiency(64) - 1.0).abs() < 1e-12);
         assert!((goodput(936.0).efficiency(1064) - 0.5).abs() < 1e-12);
     }

@@ -15,10 +15,14 @@ const HUBER: f64 = 1.5;
 /// guess.
 pub(super) const SPARSE: f64 = 2.5e-3;
 
+/// Batches that differ by more than this factor tell much of what a step owes to its examples.
+const WIDE: f64 = 4.0;
+
 /// One usable sample for the solver.
 pub(super) struct Row {
     pub(super) terms: [f64; 5],
     pub(super) time: f64,
+    batch: f64,
     pub(super) weight: f64,
     pub(super) server_type: u16,
 }
@@ -33,7 +37,7 @@ impl Row {
         }
         let (terms, numerator) = model.terms(f64::from(s.servers.max(1)), f64::from(s.workers), batch);
         let time = numerator / s.speed;
-        usable(time).then_some(Self { terms, time, weight: s.weight, server_type: s.server_type })
+        usable(time).then_some(Self { terms, time, batch, weight: s.weight, server_type: s.server_type })
     }
 }
 
@@ -250,10 +254,17 @@ impl Pull {
             (_, Some(p)) => pull + 0.01 * p.strength,
         };
         let strength = if strength.is_finite() && strength > 0.0 { strength } else { 0.0 };
+        let (least, most) =
+            rows.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), r| (r.batch.min(least), r.batch.max(most)));
+        let is_wide = confidence == Confidence::Sparse && most > WIDE * least;
         let mut row = [0.0; 5];
         for j in 0..model.coefficients() {
             // A coefficient may be twice its guess. If its guess is small, it may be what the model allows of a step.
             let reach = (target[j] * unit[j] + 0.02 * step).max(model.reach()[j] * step);
+            // Over very different batches the guess has no scale. Then each term may be all of any measured step.
+            let all = rows.iter().filter(|r| is_wide && r.terms[j] > 0.0).map(|r| r.time / r.terms[j]);
+            let all = all.fold(f64::INFINITY, f64::min);
+            let reach = if all.is_finite() { reach.max(all * unit[j]) } else { reach };
             row[j] = strength.sqrt() * unit[j] / reach;
         }
         Self { target, row }

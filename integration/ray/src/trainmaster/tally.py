@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from ._proto import feed_pb2 as pb
 
 
+_U32 = 2**32 - 1
+_U64 = 2**64 - 1
+
+
 @dataclass
 class Report:
     """One call of `report`."""
@@ -32,16 +36,15 @@ class Report:
     at: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.step = int(self.step)
-        if self.step < 0:
-            raise ValueError(f"step: {self.step} must be at least 0")
-        self.examples = int(self.examples)
-        self.steps_per_epoch = int(self.steps_per_epoch)
-        self.epoch = None if self.epoch is None else int(self.epoch)
+        # What doesn't fit into the message would end the thread that sends it.
+        self.step = _within("step", self.step, _U64)
+        self.examples = _within("examples", self.examples, _U64)
+        self.steps_per_epoch = _within("steps_per_epoch", self.steps_per_epoch, _U64)
+        self.epoch = None if self.epoch is None else _within("epoch", self.epoch, _U32)
         # A loss of NaN can't be fitted.
         self.loss = _finite(self.loss)
         self.accuracy = _finite(self.accuracy)
-        self.steps = _whole("steps", self.steps, 0, 2**32 - 1)
+        self.steps = _whole("steps", self.steps, 0, _U32)
         self.batch = _whole("batch", self.batch, 1, 2**40)
         if self.batch is not None and self.steps is None:
             raise ValueError(f"steps: needed with batch {self.batch}, because `step` counts in submitted batches")
@@ -53,6 +56,13 @@ class Report:
 
 def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _within(name: str, value: float, most: int) -> int:
+    number = int(value)
+    if not 0 <= number <= most:
+        raise ValueError(f"{name}: {value} must be from 0 to {most}")
+    return number
 
 
 def _whole(name: str, value: float | None, least: int, most: int) -> int | None:
@@ -119,7 +129,7 @@ class Tally:
             steps_per_epoch=last.steps_per_epoch,
             loss=self._loss / self._weight if self._weight else None,
             accuracy=self._accuracy,
-            examples=self._examples,
+            examples=min(self._examples, _U64),
             workers=workers,
             servers=servers,
             slot_times=[pb.SlotTime(worker=w, step_ms=ms) for w, ms in sorted(self._slot_times.items())],
@@ -128,7 +138,7 @@ class Tally:
         if steps is None and self._step is not None:
             steps = last.step - self._step
         if steps is not None and steps > 0:
-            progress.steps = steps
+            progress.steps = min(steps, _U32)
             progress.duration_ms = max(last.at - self._since, 0.0) * 1000
         if last.batch is not None:
             progress.batch = last.batch

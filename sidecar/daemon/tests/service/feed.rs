@@ -142,7 +142,7 @@ async fn the_batch_follows_the_noise_that_a_program_reports() {
         assert!(report(seq, strange).await.accepted);
     }
     let known = clients.explain("one").await.join("\n");
-    assert!(known.contains("batch 64, of 64 to 4096") && known.contains("no gradient noise yet"), "{known}");
+    assert!(known.contains("batch 64, of 64 to 4096") && known.contains("no usable gradient noise yet"), "{known}");
     for seq in 4..=6 {
         assert!(report(seq, noise(Some(0.5), Some(50_000.0))).await.accepted);
     }
