@@ -203,6 +203,7 @@ static void batches(void) {
     trainmaster_plan_free(plan);
 
     // Statistics that can't be true are counted; a field that doesn't exist is refused.
+    report.seq = 4;
     report.grad_sqr = -1;
     reported.kind = TRAINMASTER_EVENT_KIND_BATCH_REPORTED;
     reported.at = 80000;

@@ -44,10 +44,10 @@ impl Goodput {
         self.search(curve, servers, workers).1
     }
 
-    /// The batch of the highest goodput, unless `now` has nearly as much. What was measured at this shape counts more than
-    /// the curve: a batch is left only for one that was measured to be better, or is predicted to be better than all that
-    /// were measured. While only one was measured, the curve says little about others, so twice as large a batch is tried
-    /// if it is nearly as efficient. O(measured).
+    /// The batch of the highest goodput, unless `now` has nearly as much. What was measured at this shape counts more
+    /// than the curve: a batch is left only for one that was measured to be better, or is predicted to be better than
+    /// all that were measured. While only one was measured, the curve says little about others, so twice as large a
+    /// batch is tried if it is nearly as efficient. O(measured).
     pub(crate) fn batch(
         &self,
         curve: &SpeedCurve,
