@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from ._proto import feed_pb2 as pb
 
-
 _U32 = 2**32 - 1
 _U64 = 2**64 - 1
 
