@@ -22,7 +22,7 @@ def gradient(examples: int) -> list[float]:
     total = [0.0] * len(TRUTH)
     for _ in range(examples):
         x = [rng.gauss(0, 1) for _ in TRUTH]
-        off = sum((w - t) * v for w, t, v in zip(weights, TRUTH, x, strict=True)) + rng.gauss(0, 2)
+        off = sum((w - t) * v for w, t, v in zip(weights, TRUTH, x, strict=True)) + rng.gauss(0, 20)
         total = [sum_ + 2 * off * v for sum_, v in zip(total, x, strict=True)]
     return [sum_ / examples for sum_ in total]
 
