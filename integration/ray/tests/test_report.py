@@ -61,7 +61,7 @@ def test_reports_survive_a_restart_of_the_daemon(daemon: Daemon) -> None:
     assert (ended.job, ended.step) == (number, 60)
 
 
-def test_a_loop_with_a_range_of_batches_trains_to_its_end(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_loop_follows_the_batch_that_the_scheduler_chooses(daemon: Daemon, tmp_path: Path) -> None:
     told = tmp_path / "batches"
     program = Path(__file__).with_name("adaptive_loop.py")
     job = Job.from_dict(
@@ -80,6 +80,8 @@ def test_a_loop_with_a_range_of_batches_trains_to_its_end(daemon: Daemon, tmp_pa
     assert ended.step >= 1500
     batches = [tuple(map(int, line.split())) for line in told.read_text().splitlines()]
     assert batches[0] == (16, 16, 1), "it starts with the submitted batch"
+    # A step's cost doesn't depend on small batches, and the gradients are noisy.
+    assert batches[-1][0] >= 32, batches
     for size, local, passes in batches:
         assert size == local * passes, batches
         assert 16 <= size <= 256, batches
