@@ -46,7 +46,8 @@ impl BatchRange {
     }
 
     /// The batch of that many workers nearest above `size`, at most `max`: equal parts for all replicas, in passes of
-    /// at most `local` examples. If no such batch is in the range, the largest below `max`. That of a batch is itself.
+    /// at most `local` examples, and few of them. If no such batch is in the range, one below it, by less than one
+    /// pass of all replicas. That of a batch is itself.
     pub fn batch(&self, workers: u32, size: f64) -> Batch {
         let replicas = u64::from(self.replicas(workers));
         let (min, max) = self.with(workers);
@@ -164,9 +165,10 @@ mod tests {
                 let named = || format!("{range:?} {workers} {wanted}: {batch:?}");
                 assert_eq!(batch.size, batch.local * u64::from(batch.passes) * u64::from(workers), "{}", named());
                 assert!(batch.size <= max && batch.local <= local && batch.size > 0, "{}", named());
-                // Below the range only if no equal parts are in it.
+                // Below the range only if few passes of equal parts miss it, and by less than a pass.
                 let above = min.div_ceil(workers.into()) * u64::from(workers);
                 assert!(batch.size >= min || above > max || local < 8, "{}", named());
+                assert!(batch.size >= min || batch.size + u64::from(workers) * local > max, "{}", named());
                 assert_eq!(range.batch(workers, batch.size as f64), batch, "{}", named());
             }
         }

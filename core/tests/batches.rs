@@ -3,7 +3,7 @@
 mod common;
 
 use common::{
-    build::{cluster, gpus, plain, report, ring, runs, seen, shape, submit},
+    build::{cluster, gpus, plain, report, ring, running, runs, seen, shape, submit},
     journal::verify,
 };
 use proptest::{collection::vec, prelude::*};
@@ -53,6 +53,13 @@ fn fit(scheduler: &mut Scheduler, at: i64) {
     if let Some(ticket) = scheduler.prepare_fits(Time(at)) {
         scheduler.commit_fits(Time(at), ticket.run()).unwrap();
     }
+}
+
+/// Four workers that run.
+fn started() -> (Scheduler, JobId) {
+    let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
+    let job = running(&mut scheduler, 2, free("job", (4, 4, 4)));
+    (scheduler, job)
 }
 
 /// A training program with 10 ms an example and 0.1 s a step, whose gradients have a noise scale of `noise` examples.
@@ -174,10 +181,7 @@ fn a_measured_batch_is_left_only_for_a_better_one() {
 
 #[test]
 fn quiet_gradients_keep_the_smallest_batch() {
-    let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
-    let job = submit(&mut scheduler, 0, free("job", (4, 4, 4)));
-    scheduler.decide(Time(1));
-    seen(&mut scheduler, 2, job);
+    let (mut scheduler, job) = started();
     train(&mut scheduler, 10, job, 1.0, 20);
     assert_eq!(batch(&scheduler, job).unwrap().size, 64);
 }
@@ -204,10 +208,7 @@ fn a_change_of_shape_changes_the_batch() {
 #[test]
 fn engines_see_the_speed_with_the_best_batch() {
     let predicted = |noise: f64| {
-        let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
-        let job = submit(&mut scheduler, 0, free("job", (4, 4, 4)));
-        scheduler.decide(Time(1));
-        seen(&mut scheduler, 2, job);
+        let (mut scheduler, job) = started();
         train(&mut scheduler, 10, job, noise, 40);
         let fit = scheduler.state().job(job).unwrap().learnt.fits.speed.clone().unwrap();
         fit.speed(0, 32) / fit.speed(0, 4)
@@ -264,10 +265,7 @@ fn strange_reports_are_counted_and_nothing_is_lost() {
 
 #[test]
 fn ever_new_batches_are_bounded() {
-    let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
-    let job = submit(&mut scheduler, 0, free("job", (4, 4, 4)));
-    scheduler.decide(Time(1));
-    seen(&mut scheduler, 2, job);
+    let (mut scheduler, job) = started();
     for number in 1..=5000 {
         told(&mut scheduler, 10 + number, job, Some(number as u64), Some((1.0, 1e300))).unwrap();
         let of = Report {
@@ -369,10 +367,7 @@ fn a_refused_change_leaves_the_batch_of_the_running_shape() {
 /// Each change sends the plan and the assignment of all slots.
 #[test]
 fn a_program_cannot_make_its_batch_change_all_the_time() {
-    let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4)]);
-    let job = submit(&mut scheduler, 0, free("job", (4, 4, 4)));
-    scheduler.decide(Time(1));
-    seen(&mut scheduler, 2, job);
+    let (mut scheduler, job) = started();
     let (mut changes, mut last, mut fits) = (0, batch(&scheduler, job), 0);
     for number in 1..=6000 {
         let (at, var) = (100 * number, if number / 200 % 2 == 0 { 1.0 } else { 1e9 });
@@ -492,7 +487,9 @@ proptest! {
             let given = batch(&scheduler, job).unwrap();
             let workers = u64::from(shape(&scheduler, job).workers);
             prop_assert_eq!(given.size, given.local * u64::from(given.passes) * workers);
-            prop_assert!(given.local <= local && given.size <= most && given.size + workers > least, "{:?}", given);
+            prop_assert!(given.local <= local && given.size <= most, "{:?}", given);
+            // Below the range by less than one pass of all replicas, if parts of that size miss it.
+            prop_assert!(given.size >= least || given.size + workers * local > most, "{:?}", given);
         }
     }
 }

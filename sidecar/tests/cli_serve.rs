@@ -176,6 +176,20 @@ fn explains(daemon: &Served, job: &str, words: &str) {
     }
 }
 
+/// Waits until as many programs have written these words to their logs.
+fn are_told(logs: &Path, words: &str, programs: usize) {
+    let told = || {
+        let logs = fs::read_dir(logs).into_iter().flatten().flatten();
+        let logs = logs.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+        logs.filter(|log| log.contains(words)).count()
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while told() < programs {
+        assert!(Instant::now() < end, "{} of {programs} programs were told: {words}", told());
+        sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn a_cut_model_gets_whole_groups_and_is_told_how_it_is_cut() {
     let folder = TempDir::new().unwrap();
@@ -197,16 +211,7 @@ fn a_cut_model_gets_whole_groups_and_is_told_how_it_is_cut() {
     assert!(submit(4).status.success());
     explains(&daemon, "cut", "planned 4w+0p on a\n");
     explains(&daemon, "cut", "may have 4w+0p to 4w+0p, with multiples of 4 workers; requested 4w+0p");
-    let told = || {
-        let logs = fs::read_dir(state.join("adapters/local/logs/1-cut")).into_iter().flatten().flatten();
-        let logs = logs.filter_map(|entry| fs::read_to_string(entry.path()).ok());
-        logs.filter(|log| log.contains("tp=2 pp=2 ep=1")).count()
-    };
-    let end = Instant::now() + Duration::from_secs(60);
-    while told() < 4 {
-        assert!(Instant::now() < end, "{} programs were told", told());
-        sleep(Duration::from_millis(100));
-    }
+    are_told(&state.join("adapters/local/logs/1-cut"), "tp=2 pp=2 ep=1", 4);
     daemon.works(&["cancel", "cut"]);
     daemon.works(&["watch", "--until-idle"]);
     assert_eq!(daemon.terminate(), Some(0));
@@ -253,16 +258,7 @@ fn a_job_with_a_range_of_batches_is_told_its_batch() {
     refuses(&submit("async", "batch = { size = 64, max = 128 }"), 1, &["batch.max", words]);
     assert!(submit("allreduce", "batch = { size = 64, max = 4096, local = 16 }").status.success());
     explains(&daemon, "free", "batch 66, of 64 to 4096 (2 passes of 11 on each replica): its program has reported no");
-    let told = || {
-        let logs = fs::read_dir(state.join("adapters/local/logs/1-free")).into_iter().flatten().flatten();
-        let logs = logs.filter_map(|entry| fs::read_to_string(entry.path()).ok());
-        logs.filter(|log| log.contains("batch=66 of=64 local=11 passes=2.")).count()
-    };
-    let end = Instant::now() + Duration::from_secs(60);
-    while told() < 3 {
-        assert!(Instant::now() < end, "{} programs were told", told());
-        sleep(Duration::from_millis(100));
-    }
+    are_told(&state.join("adapters/local/logs/1-free"), "batch=66 of=64 local=11 passes=2.", 3);
     daemon.works(&["cancel", "free"]);
     daemon.works(&["watch", "--until-idle"]);
     assert_eq!(daemon.terminate(), Some(0));

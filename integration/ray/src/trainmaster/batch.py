@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from typing import TypedDict
 
 from . import loop
 
 # Weight of a new step in the means, and the weight from which they count: that of fourteen steps.
 _WEIGHT = 0.05
 _ENOUGH = 0.5
+
+
+class BatchFields(TypedDict, total=False):
+    """Arguments of `trainmaster.report`."""
+
+    batch: int
+    grad_sqr: float
+    grad_var: float
 
 
 class AdaptiveBatch:
@@ -92,7 +101,9 @@ class AdaptiveBatch:
         sqr, var = self.noise
         return ratio * (var + sqr * self.submitted) / (var + sqr * self.size)
 
-    def fields(self) -> dict[str, float]:
+    def fields(self) -> BatchFields:
         """The arguments of `trainmaster.report` that say which batch was trained, and how noisy its gradients are."""
-        sqr_and_var = {} if self.noise is None else dict(zip(("grad_sqr", "grad_var"), self.noise, strict=True))
-        return {"batch": self.size, **sqr_and_var}
+        if self.noise is None:
+            return {"batch": self.size}
+        sqr, var = self.noise
+        return {"batch": self.size, "grad_sqr": sqr, "grad_var": var}
