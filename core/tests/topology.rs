@@ -308,8 +308,8 @@ fn a_restored_scheduler_has_the_same_domains() {
     assert_eq!(verify(&from_there), (2, 0, 0));
 }
 
-/// Journals of format 14, which knew no topology, and of 15, which had no tables of speeds, are read, and their
-/// decisions are the same.
+/// Journals of format 14, which knew no topology, and of 15, which had no tables of speeds, are read, and what was
+/// decided stands. Their decisions aren't made again, because the rules of their engine have changed since.
 #[test]
 fn journals_of_earlier_formats_are_read() {
     for (format, bytes) in
@@ -319,8 +319,6 @@ fn journals_of_earlier_formats_are_read() {
         assert!(frames.iter().all(|frame| frame[8] == format) && journal::VERSION > format);
         let snapshots = frames.iter().filter(|frame| Record::is_snapshot(frame)).count();
         assert_eq!(snapshots, 2);
-        let records: Vec<Record> = frames.iter().map(|frame| Record::decode(frame).unwrap()).collect();
-        assert_eq!(verify(&records), (2, 0, 0));
         let restored = Scheduler::restore(frames.iter().copied()).unwrap();
         let names: Vec<&str> = restored.state().jobs.values().map(|job| job.spec.name.as_str()).collect();
         assert_eq!(names, ["one", "two", "three", "four"]);

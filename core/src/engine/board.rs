@@ -131,13 +131,14 @@ impl Board {
     }
 
     /// Places a running job with another number of workers. Existing slots keep their servers. New workers first go to
-    /// the job's own servers, starting with the one with the fewest, then to the freest others. Takes the room.
+    /// the job's own servers, starting with the one with the fewest, then to the freest others. If there is no room for
+    /// all of them, as many come as fit, if that makes at least `least` workers. Takes the room.
     pub(crate) fn resize(
         &mut self,
         state: &State,
         job: &Job,
         old: &Allocation,
-        workers: u32,
+        (least, workers): (u32, u32),
         budget: &mut Budget,
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let mut counts: BTreeMap<ServerId, Shape> = BTreeMap::new();
@@ -158,7 +159,7 @@ impl Board {
             }
         }
         let rules = state.settings.shape.of(&job.spec);
-        for _ in old.shape().workers..workers {
+        for have in old.shape().workers..workers {
             budget.spend(counts.len() as u64)?;
             let holds = |id: ServerId, count: Shape| {
                 let need = job.total(count);
@@ -172,7 +173,12 @@ impl Board {
                 let mut others = self.free.freest(&self.room, job.domain.as_deref(), &job.worker.amounts);
                 others.find(|id| !counts.contains_key(id) && holds(*id, Shape { workers: 1, servers: 0 }))
             };
-            let Some(id) = own.or_else(freest) else { return Ok(None) };
+            let Some(id) = own.or_else(freest) else {
+                if have < least {
+                    return Ok(None);
+                }
+                break;
+            };
             counts.entry(id).or_default().workers += 1;
         }
         let counts: Vec<Count> = counts.into_iter().map(|(server, shape)| Count { server, shape }).collect();

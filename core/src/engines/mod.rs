@@ -20,6 +20,7 @@ macro_rules! engines {
 // macros.
 engines! {
     optimus: Optimus OptimusPaper,
+    goodput: Goodput,
     oasis: Oasis,
     fifo: Fifo,
     drf: Drf,

@@ -216,7 +216,7 @@ pub(super) fn arrivals(seed: u64) -> Vec<f64> {
 /// The daemon's settings for an engine.
 pub(super) fn settings(engine: &str) -> String {
     let parameters = match engine {
-        "optimus" | "optimus-paper" | "drf" | "tetris" => format!("interval = \"{INTERVAL}\""),
+        "optimus" | "optimus-paper" | "goodput" | "drf" | "tetris" => format!("interval = \"{INTERVAL}\""),
         "mlfs" => format!("interval = \"{MLFS_INTERVAL}\""),
         _ => String::new(),
     };
@@ -242,7 +242,7 @@ mod tests {
                 assert_eq!(spec.name, job.name);
             }
         }
-        for engine in ["optimus", "optimus-paper", "drf", "fifo", "tetris", "random"] {
+        for engine in ["optimus", "optimus-paper", "goodput", "drf", "fifo", "tetris", "random"] {
             Scheduler::new(Settings::from_toml(&settings(engine)).unwrap()).unwrap();
         }
         assert!(arrivals(7).contains(&0.0));

@@ -1,0 +1,301 @@
+//! Places for jobs whose shapes change: what runs stays, jobs without room shrink, and slow workers are replaced.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    board::{Board, Largest},
+    forecast::Forecast,
+    ledger::Ledger,
+    placing::Placing,
+    round::{Round, leaving},
+};
+use crate::budget::{Budget, EngineError};
+use crate::{
+    decision::Allocation,
+    ids::JobId,
+    job::{Job, TrainingMode},
+    reason::Reason,
+    resources::{Amounts, GPU},
+    shape::{Role, Shape},
+    state::State,
+};
+
+/// A worker is tried while the job has more than this many restarts' time left: at best it halves that time, and every
+/// second one may gain nothing.
+const TRY_PAYS: f64 = 4.0;
+
+/// Jobs that got a shape and found no room for it.
+pub(crate) type Homeless<'a> = Vec<(&'a Arc<Job>, Reason)>;
+
+/// How shapes become places.
+#[derive(Clone, Debug)]
+pub(crate) struct Resizing {
+    /// Where slots go that can't stay.
+    pub(crate) placing: Placing,
+    /// Where only workers change, what runs stays where it is, so nothing restarts.
+    pub(crate) in_place: bool,
+    /// A job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused.
+    pub(crate) shrink_to_fit: bool,
+    /// What needs no GPU leaves each free GPU what the smallest worker needs beside it, if it can.
+    pub(crate) spare_gpus: bool,
+}
+
+impl Resizing {
+    /// Whether the manager allows worker changes without a restart, and the setting uses that.
+    pub(crate) fn in_place(&self, state: &State) -> bool {
+        let rules = &state.settings.shape;
+        self.in_place && rules.grow_in_place && !rules.equal_per_server
+    }
+
+    /// §4.2: smaller jobs first, each evenly on the minimum number of servers. Jobs with an unchanged shape stay,
+    /// unless one of their servers is draining and there is room elsewhere. Returns the jobs without a place.
+    pub(crate) fn place<'a>(
+        &self,
+        round: &mut Round<'_>,
+        planned: &[(&Forecast<'a>, Shape)],
+    ) -> Result<Homeless<'a>, EngineError> {
+        let Round { state, board, budget, last, proposal, .. } = round;
+        let leaving = leaving(state);
+        type Moving<'m, 'a> = (f64, &'m Forecast<'a>, Shape);
+        let old_shape = |job: &Job| job.verdict.allocation().map(|old| old.shape());
+        let mut moving: Vec<Moving<'_, '_>> = { planned.iter() }
+            .filter(|(of, shape)| old_shape(of.job) != Some(*shape) || leaving(of.job))
+            .map(|(of, shape)| (of.job.total(*shape).dominant_share(&state.usable), *of, *shape))
+            .collect();
+        let smaller = |(mine, a, _): &Moving<'_, '_>, (theirs, b, _): &Moving<'_, '_>| {
+            mine.total_cmp(theirs).then(a.job.id.cmp(&b.job.id))
+        };
+        moving.sort_by(smaller);
+        let in_place = self.in_place(state);
+        let may_stay = |of: &Forecast<'_>, shape: Shape| {
+            let old = of.job.verdict.allocation().filter(|_| in_place && !leaving(of.job));
+            old.is_some_and(|old| {
+                old.shape().servers == shape.servers && of.job.issued.allocation.as_ref() == Some(old)
+            })
+        };
+        let (staying, mut moving): (Vec<_>, Vec<_>) =
+            moving.into_iter().partition(|(_, of, shape)| may_stay(of, *shape));
+        let (growing, shrinking): (Vec<_>, Vec<_>) = staying
+            .into_iter()
+            .partition(|(_, of, shape)| old_shape(of.job).is_some_and(|old| old.workers < shape.workers));
+        for (_, of, _) in moving.iter().chain(&shrinking) {
+            board.release(state, of.job);
+        }
+        // These jobs come first, so that others can't take their current room. Growing jobs keep theirs until it is
+        // their turn.
+        let left = moving.len();
+        for (demand, of, shape) in shrinking.into_iter().chain(growing) {
+            let grows = old_shape(of.job).is_some_and(|old| old.workers < shape.workers);
+            if grows {
+                board.release(state, of.job);
+            }
+            match self.stay(state, of, shape, board, budget)? {
+                Some(allocation) => proposal.run(of.job, allocation),
+                None => moving.push((demand, of, shape)),
+            }
+        }
+        if moving.len() > left {
+            moving.sort_by(smaller);
+        }
+        let spared = if self.spare_gpus { smallest_gpu_worker(state) } else { None };
+        let mut homeless: Vec<(&'a Arc<Job>, Shape)> = Vec::new();
+        for (_, of, shape) in &moving {
+            match self.find_place(state, of, *shape, spared.as_ref(), board, last, budget)? {
+                Some(allocation) => proposal.run(of.job, allocation),
+                None => homeless.push((of.job, *shape)),
+            }
+        }
+        let mut largest = Largest::default();
+        let mut reasons = Vec::with_capacity(homeless.len());
+        for (job, shape) in homeless {
+            let reason = largest.reason(state, &board.room, job, shape);
+            proposal.wait(job, reason.clone());
+            reasons.push((job, reason));
+        }
+        Ok(reasons)
+    }
+
+    /// §5.2: gives jobs that keep their places other workers instead of slow ones, if that earns a restart back. The
+    /// others stay if the manager can add workers to a running job. Otherwise the job restarts without the slow ones'
+    /// servers. Each time that slow workers left a job, the next time has to earn twice as much, because some slowness
+    /// follows the job. O(jobs), plus [`Board::replace`] or a placement for each job with slow workers.
+    pub(crate) fn replace_slow_workers<'f, 'a: 'f>(
+        &self,
+        round: &mut Round<'_>,
+        forecasts: impl IntoIterator<Item = &'f Forecast<'a>>,
+    ) -> Result<(), EngineError> {
+        let state = round.state;
+        let changed: BTreeSet<JobId> = round.proposal.changes.iter().map(|(id, _)| *id).collect();
+        for of in forecasts {
+            let (job, stragglers) = (of.job, &of.job.learnt.stragglers);
+            let old = job.verdict.allocation().filter(|old| job.issued.allocation.as_ref() == Some(*old));
+            // Work items are placed one by one, by engines of their own.
+            let Some(old) = old.filter(|old| old.work().is_empty() && !changed.contains(&job.id)) else { continue };
+            let slow = || stragglers.found.iter().filter_map(|slow| old.slot(Role::Worker, slow.worker));
+            let lost = stragglers.found.iter().map(|slow| 1.0 - slow.relative_speed);
+            let lost = match job.spec.mode {
+                // Each worker has a speed of its own.
+                TrainingMode::Async => lost.sum::<f64>() / f64::from(old.shape().workers.max(1)),
+                // All wait for the slowest one in each step.
+                TrainingMode::Sync | TrainingMode::AllReduce => lost.fold(0.0, f64::max),
+            };
+            let gain = of.time(old.shape().workers, old.shape().servers) * lost;
+            let price = job.learnt.restart_cost.as_seconds() * f64::from(1_u32 << stragglers.replaced.min(30));
+            if slow().next().is_none() || !of.is_timed || gain <= price {
+                continue;
+            }
+            if self.in_place(state) {
+                let workers: Vec<u32> = slow().map(|slot| slot.index).collect();
+                if let Some(next) = round.board.replace(state, job, old, &workers, round.budget)? {
+                    if state.in_place(job, &next) {
+                        round.proposal.run(job, next);
+                        continue;
+                    }
+                    round.board.give_back(state, job, &next);
+                    round.board.restore(state, job, old);
+                }
+            }
+            round.board.release(state, job);
+            slow().for_each(|slot| round.board.room.close(slot.server));
+            let found = self.placing.place(state, round.board, job, old.shape(), round.last, round.budget);
+            slow().for_each(|slot| round.board.room.reopen(state, slot.server));
+            match found? {
+                Some(next) => round.proposal.run(job, next),
+                None => {
+                    round.board.restore(state, job, old);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The shape that a running job should get in place of `new`: that one only if it saves more than its restart
+    /// costs. The alternatives are the new workers with the old parameter servers, if that needs no restart, and the
+    /// old shape; the one that ends sooner is used. More workers up to `tries` are tried if the job takes long enough.
+    /// The ledger gets the difference.
+    pub(crate) fn earned(
+        &self,
+        state: &State,
+        of: &Forecast<'_>,
+        new: Shape,
+        tries: u32,
+        ledger: &mut Ledger,
+    ) -> Shape {
+        let job = of.job;
+        let Some(old) = job.verdict.allocation().map(|old| old.shape()) else { return new };
+        if old == new || !of.bounds.hold(old) {
+            return new;
+        }
+        let restart = job.learnt.restart_cost.as_seconds();
+        let is_tried = old.workers < new.workers && old.workers < tries;
+        if is_tried && of.is_timed && of.time(old.workers, old.servers) > TRY_PAYS * restart {
+            return new;
+        }
+        let without = |shape: Shape| self.in_place(state) && shape.servers == old.servers;
+        let end = |shape: Shape| {
+            let cost = if shape == old || without(shape) { 0.0 } else { restart };
+            of.time(shape.workers, shape.servers) + cost
+        };
+        let mut best = new;
+        ledger.take(job, &job.total(best), -1);
+        for other in [Shape { servers: old.servers, ..new }, old] {
+            // What a restart costs can't be compared with times in an unknown unit, so there is none.
+            let is_sooner = if of.is_timed { end(other) <= end(best) } else { !without(best) };
+            if (other == old || without(other)) && is_sooner && ledger.has(job, &job.total(other)) {
+                best = other;
+            }
+        }
+        ledger.take(job, &job.total(best), 1);
+        best
+    }
+
+    /// A place for a running job that keeps its number of parameter servers, with all running slots in place. A job
+    /// that grows gets as many workers as there is room for, unless it has to be near something and may have more
+    /// elsewhere.
+    fn stay(
+        &self,
+        state: &State,
+        of: &Forecast<'_>,
+        shape: Shape,
+        board: &mut Board,
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let job = of.job;
+        let Some(old) = job.verdict.allocation() else { return Ok(None) };
+        let least = if job.domain.is_some() { shape.workers } else { old.shape().workers };
+        let mut resized = board.resize(state, job, old, (least, shape.workers), budget)?;
+        if let Some(other) = resized.as_ref().filter(|resized| !of.bounds.sizes.has(resized.shape().workers)) {
+            let fewer = of.bounds.workers_at_most(other.shape().workers);
+            board.give_back(state, job, other);
+            resized = board.resize(state, job, old, (fewer, fewer), budget)?;
+        }
+        Ok(resized.filter(|resized| {
+            let stays = resized == old || state.in_place(job, resized);
+            if !stays {
+                board.give_back(state, job, resized);
+            }
+            stays
+        }))
+    }
+
+    fn find_place(
+        &self,
+        state: &State,
+        of: &Forecast<'_>,
+        wanted: Shape,
+        spared: Option<&Amounts>,
+        board: &mut Board,
+        last: &mut u32,
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let job = of.job;
+        if let Some(worker) = spared {
+            board.room.spare(Some(worker.clone()));
+            let found = self.placing.place(state, board, job, wanted, last, budget);
+            board.room.spare(None);
+            if let Some(found) = found? {
+                return Ok(Some(found));
+            }
+        }
+        let found = self.placing.place(state, board, job, wanted, last, budget)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        let old = job.verdict.allocation().filter(|old| of.bounds.hold(old.shape()));
+        let old = old.filter(|old| self.shrink_to_fit || old.shape() == wanted);
+        if let Some(old) = old.filter(|old| board.restore(state, job, old)) {
+            return Ok(Some(old.clone()));
+        }
+        if !self.shrink_to_fit {
+            return Ok(None);
+        }
+        let least = of.bounds.least();
+        let mut shape = wanted;
+        while shape != least {
+            // The role that exceeds its minimum by more gives up one slot, or as many as lead to an allowed number.
+            let (w, p) = (shape.workers - least.workers, shape.servers - least.servers);
+            if w >= p {
+                shape.workers = of.fewer_workers(shape);
+            } else {
+                shape.servers -= 1;
+            }
+            let found = self.placing.place(state, board, job, shape, last, budget)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The minimum demand of a worker with a GPU, per resource, over all jobs. None if no job has GPUs. O(jobs).
+fn smallest_gpu_worker(state: &State) -> Option<Amounts> {
+    let workers = state.jobs.values().map(|job| &job.worker.amounts).filter(|worker| worker[GPU] > 0);
+    workers.fold(None, |least: Option<Amounts>, worker| match least {
+        None => Some(worker.clone()),
+        Some(least) => {
+            let pairs: Vec<_> = least.iter().map(|(resource, each)| (resource, each.min(worker[resource]))).collect();
+            Some(Amounts::of(&pairs))
+        }
+    })
+}

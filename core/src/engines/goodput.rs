@@ -1,0 +1,375 @@
+//! Goodput: the shapes that complete jobs soonest on average, whatever their lengths.
+//!
+//! This project's own engine. It minimises the sum of the completion times of malleable jobs. For jobs whose speed on
+//! k servers is kᵖ, 0 < p < 1, the optimum is known: heSRPT (Berg, Vesilo and Harchol-Balter, *heSRPT: Parallel
+//! scheduling to minimize mean slowdown*, Performance Evaluation 2020). With the jobs from the longest (i = 1) to the
+//! shortest (i = n), job i gets the fraction (i/n)^c − ((i − 1)/n)^c of the cluster, with c = 1/(1 − p): all jobs run,
+//! and shorter ones on more servers. The same allocation maximises Σ λᵢ·sᵢ(kᵢ), the sum of speeds weighed by prices
+//! that grow like iᵖ: the more jobs are longer than this one, the more jobs use its room after its end. Here the same
+//! sum is maximised, with predicted speeds of any form and λᵢ = √i: the next unit goes to the job with the largest λ·Δs
+//! per share of the cluster. docs/goodput.md has the derivation and measurements.
+//!
+//! * s is the speed in shares of the cluster: a job's smallest shape is as fast as its share of the cluster is large. A
+//!   larger shape is faster by its predicted speed. If a job may choose its batch, that is its goodput (Pollux,
+//!   OSDI'21).
+//! * Speeds that jump or fall count by their upper concave hull: a job goes from one corner to the next, or to the best
+//!   number of workers before it for which there is room.
+//! * i counts the jobs whose work is at least as large: the time that they need in their smallest shape, times its
+//!   share. The work of a job counts as less the longer ago it arrived, relative to that time, so that no job waits
+//!   for ever.
+//! * A job whose end isn't predicted gets its smallest shape before others grow: it may be short. One whose speed isn't
+//!   measured counts as the median one. While few of a job's speeds are measured, it tries more workers where there is
+//!   idle room.
+//! * Jobs of a higher priority get their smallest shapes first. Their growth counts like that of others.
+//! * A running job's shape changes only if that saves more than its restart costs.
+//!
+//! Choose it for jobs whose speed is measured and whose end is known or predicted, most of all if owners leave the
+//! number of workers, or the batch, to the scheduler. Cost for J jobs with T units: O(T log J), and the placement's
+//! (`Resizing::place`). A job of many workers is considered at about 32 numbers for each doubling.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap},
+};
+
+use crate::engine::{
+    About, Build, Engine, EngineError, Parameters, Round, Triggers, confined,
+    forecast::{Forecast, guess_unknown_times, worth_trying},
+    ledger::Ledger,
+    placing::Placing,
+    resizing::{Homeless, Resizing},
+    round::{extra, minute},
+};
+use crate::{
+    ids::JobId,
+    job::Sizes,
+    place::SortBy,
+    settings::SettingsError,
+    shape::Shape,
+    state::{Mandate, State},
+    time::{Span, Time},
+};
+
+/// Numbers of workers that are considered in each doubling.
+const FINE: u32 = 32;
+
+/// A job's shapes are considered until this many aren't faster than the best before them.
+const FLAT: u32 = 16;
+
+/// The gain of a worker that is tried without a predicted gain: below all others, so that it takes idle room alone.
+const TRY: f64 = 1e-100;
+
+/// Number of times that units which unearned changes leave are handed out again.
+const HANDED_OUT_AGAIN: u32 = 2;
+
+/// The engine, as its module describes it.
+#[derive(Clone, Debug)]
+pub struct Goodput {
+    interval: Span,
+    price: f64,
+    explore: bool,
+    rescale_cost: bool,
+    replace_stragglers: bool,
+    resizing: Resizing,
+}
+
+impl Build for Goodput {
+    type Engine = Self;
+    const ABOUT: About = About::new(
+        "goodput",
+        "gives each next worker to the job whose progress it speeds up most, weighed by how many jobs wait behind it",
+        "this project; after Berg et al., heSRPT, 2020, and Qiao et al., Pollux, OSDI'21",
+    );
+
+    fn build(parameters: &mut Parameters<'_>) -> Result<Self, SettingsError> {
+        let price =
+            "exponent of the price on a job's progress: 0 speeds up all jobs alike, 1 serves shorter ones first";
+        let explore = "a job with few measured speeds tries its requested workers, then twice as many as ever, where \
+            there is idle room";
+        let rescale = "keep a running job's shape unless the new one earns its measured restart back";
+        let replace = "a worker slower than half the median of its job is replaced by one on another server, if that \
+            earns a restart back";
+        let in_place = "where only workers change, what runs stays where it is, so nothing restarts";
+        let shrink = "a job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused";
+        let spare = "what needs no GPU leaves each free GPU what the smallest worker needs beside it, if it can";
+        Ok(Self {
+            interval: minute(parameters)?,
+            price: parameters.number("price", 0.5, 0.0..=2.0, price)?,
+            explore: parameters.flag("explore", true, explore)?,
+            rescale_cost: parameters.flag("rescale_cost", true, rescale)?,
+            replace_stragglers: parameters.flag("replace_stragglers", true, replace)?,
+            resizing: Resizing {
+                placing: Placing::of(parameters, "even")?,
+                in_place: parameters.flag("resize_in_place", true, in_place)?,
+                shrink_to_fit: parameters.flag("shrink_to_fit", true, shrink)?,
+                spare_gpus: parameters.flag("spare_gpus", true, spare)?,
+            },
+        })
+    }
+}
+
+impl Engine for Goodput {
+    type Memo = ();
+    type Index = ();
+
+    fn order(&self) -> Option<SortBy> {
+        Some(SortBy::Share)
+    }
+
+    fn triggers(&self) -> Triggers {
+        Triggers { interval: Some(self.interval), arrival: true, departure: true }
+    }
+
+    fn decide<'a>(&self, round: &mut Round<'a>, (): &mut ()) -> Result<(), EngineError> {
+        let plans = confined::planned(round, |round: &mut Round<'a>, others| self.plan(round, others))?;
+        if self.replace_stragglers {
+            self.resizing.replace_slow_workers(round, plans.iter().map(|plan| &plan.forecast))?;
+        }
+        Ok(())
+    }
+}
+
+/// A job during the allocation.
+struct Plan<'a> {
+    forecast: Forecast<'a>,
+    /// λ: the price on its progress.
+    price: f64,
+    /// One more worker is tried up to this number.
+    tries: u32,
+    shape: Shape,
+    /// The corners of its speed's hull, from its smallest shape on.
+    path: Vec<Step>,
+    /// The next of them.
+    next: usize,
+}
+
+/// A shape, and the speed that it adds per share of the cluster that it adds to the one before.
+struct Step {
+    shape: Shape,
+    slope: f64,
+}
+
+impl Goodput {
+    /// Allocates and places all jobs that aren't passed over. Returns those with a shape, and those of them that found
+    /// no room.
+    fn plan<'a>(
+        &self,
+        round: &mut Round<'a>,
+        passed_over: &Homeless<'a>,
+    ) -> Result<(Vec<Plan<'a>>, Homeless<'a>), EngineError> {
+        let state = round.state;
+        let mut ledger = Ledger::of(state);
+        let skipped: BTreeSet<JobId> = passed_over.iter().map(|(job, _)| job.id).collect();
+        passed_over.iter().for_each(|(job, reason)| round.proposal.wait(job, reason.clone()));
+        let mut forecasts = Vec::with_capacity(state.jobs.len());
+        for job in state.jobs.values().filter(|job| !skipped.contains(&job.id)) {
+            if state.mandate(job) == Mandate::Free {
+                forecasts.push(Forecast::of(job));
+            } else if job.verdict.allocation().is_some() {
+                // The job can't be changed now, but its slots count.
+                ledger.take(job, &job.total(job.shape()), 1);
+            }
+        }
+        guess_unknown_times(forecasts.iter_mut());
+        let mut plans: Vec<Plan<'_>> = Vec::with_capacity(forecasts.len());
+        for forecast in forecasts {
+            let tries = if self.explore { worth_trying(forecast.job) } else { 0 };
+            let (path, speeds) = path(&forecast, tries, state);
+            round.budget.spend(speeds)?;
+            plans.push(Plan { forecast, price: 0.0, tries, shape: Shape::default(), path, next: 0 });
+        }
+        self.set_prices(&mut plans, state);
+        self.hand_out(round, &mut plans, &mut ledger)?;
+        plans.retain(|plan| !plan.shape.is_empty());
+        // The slots of jobs that will wait are free for the others.
+        let waiting = round.proposal.changes.iter().filter_map(|(id, _)| state.job(*id));
+        waiting.for_each(|job| round.board.release(state, job));
+        if self.rescale_cost {
+            for _ in 0..HANDED_OUT_AGAIN {
+                if !self.keep_what_restarts_do_not_earn(&mut plans, &mut ledger, state) {
+                    break;
+                }
+                self.hand_out(round, &mut plans, &mut ledger)?;
+            }
+            self.keep_what_restarts_do_not_earn(&mut plans, &mut ledger, state);
+        }
+        let planned: Vec<_> = plans.iter().map(|plan| (&plan.forecast, plan.shape)).collect();
+        let homeless = self.resizing.place(round, &planned)?;
+        Ok((plans, homeless))
+    }
+
+    /// λ of each job: a power of the number of jobs with at least as much work. O(jobs · log jobs).
+    fn set_prices(&self, plans: &mut [Plan<'_>], state: &State) {
+        let mut order: Vec<(f64, usize)> =
+            plans.iter().enumerate().map(|(at, plan)| (work(&plan.forecast, state), at)).collect();
+        // Of equal jobs, the earlier one is dearer.
+        order.sort_by(|(mine, a), (theirs, b)| theirs.total_cmp(mine).then(b.cmp(a)));
+        for (longer, (_, at)) in order.into_iter().enumerate() {
+            plans[at].price = libm::pow(longer as f64 + 1.0, self.price);
+        }
+    }
+
+    /// Hands out the steps in the order of their slope times the job's price, while they fit. Jobs that don't get their
+    /// smallest shape wait with a reason.
+    fn hand_out(&self, round: &mut Round<'_>, plans: &mut [Plan<'_>], ledger: &mut Ledger) -> Result<(), EngineError> {
+        let state = round.state;
+        let lowest = plans.iter().map(|plan| state.priority(plan.forecast.job)).min().unwrap_or(0);
+        let key = |at: usize, plan: &Plan<'_>| {
+            let step = plan.path.get(plan.next)?;
+            let class = match plan.next {
+                0 => (state.priority(plan.forecast.job), !plan.forecast.has_end),
+                _ => (lowest, false),
+            };
+            // The bits of positive floats have the order of the floats.
+            Some((class, (plan.price * step.slope).to_bits(), Reverse(at as u32)))
+        };
+        let mut heap: BinaryHeap<_> = plans.iter().enumerate().filter_map(|(at, plan)| key(at, plan)).collect();
+        while let Some((_, _, Reverse(at))) = heap.pop() {
+            let plan = &mut plans[at as usize];
+            round.budget.spend(1)?;
+            let (job, wanted) = (plan.forecast.job, plan.path[plan.next].shape);
+            let got = plan.most_that_fits(wanted, ledger);
+            if let Some(shape) = got {
+                ledger.take(job, &job.total(extra(plan.shape, shape)), 1);
+                plan.shape = shape;
+            } else if plan.shape.is_empty() {
+                round.proposal.wait(job, ledger.reason(state, job, &job.total(wanted)));
+            }
+            // The remaining room only shrinks, so a job whose step doesn't fit is done.
+            if got == Some(wanted) {
+                plan.next += 1;
+                heap.extend(key(at as usize, plan));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reverts changes of running jobs that save less than their [restart costs](Resizing::earned). Returns whether
+    /// there were any.
+    fn keep_what_restarts_do_not_earn(&self, plans: &mut [Plan<'_>], ledger: &mut Ledger, state: &State) -> bool {
+        let mut any = false;
+        for plan in plans {
+            let best = self.resizing.earned(state, &plan.forecast, plan.shape, plan.tries, ledger);
+            if best != plan.shape {
+                plan.shape = best;
+                plan.path.clear();
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+impl Plan<'_> {
+    /// The next step's shape if there is room, or one with fewer workers that is faster than the current one.
+    fn most_that_fits(&self, wanted: Shape, ledger: &Ledger) -> Option<Shape> {
+        let of = &self.forecast;
+        let fits = |shape: Shape| ledger.has(of.job, &of.job.total(extra(self.shape, shape)));
+        if fits(wanted) {
+            return Some(wanted);
+        }
+        if self.shape.is_empty() || wanted.servers != self.shape.servers {
+            return None;
+        }
+        let mut shape = wanted;
+        loop {
+            shape.workers = of.bounds.fewer_workers(shape.workers);
+            if shape.workers <= self.shape.workers {
+                return None;
+            }
+            if fits(shape) {
+                let faster = of.time(shape.workers, shape.servers) < of.time(self.shape.workers, self.shape.servers);
+                return faster.then_some(shape);
+            }
+        }
+    }
+}
+
+/// The work of a job: its time in its smallest shape, with a restart if it doesn't run, times that shape's share of the
+/// cluster. It counts as half once the job arrived as long ago as it takes.
+fn work(of: &Forecast<'_>, state: &State) -> f64 {
+    let Shape { workers, servers } = of.bounds.least();
+    let restart = if of.job.verdict.allocation().is_some() { Span::ZERO } else { of.job.learnt.restart_cost };
+    let time = of.time(workers, servers) + if of.is_timed { restart.as_seconds() } else { 0.0 };
+    let age = |now: Time| (now - of.job.arrival).as_seconds().max(0.0);
+    let share = of.job.total(of.bounds.least()).dominant_share(&state.usable);
+    share * time / (1.0 + age(state.now) / time.max(f64::MIN_POSITIVE))
+}
+
+/// The corners of the upper concave hull of a job's speed over its share of the cluster, and the number of speeds that
+/// it took. Both in shares of the cluster, with the speed of the smallest shape as 1. Up to `tries` workers are steps
+/// of the least gain if they aren't predicted to be faster.
+fn path(of: &Forecast<'_>, tries: u32, state: &State) -> (Vec<Step>, u64) {
+    let job = of.job;
+    let [worker, server] = [&job.worker, &job.server].map(|role| role.amounts.dominant_share(&state.usable).max(1e-12));
+    let share = |shape: Shape| f64::from(shape.workers) * worker + f64::from(shape.servers) * server;
+    let least = of.bounds.least();
+    let work = share(least) * of.time(least.workers, least.servers);
+    let mut corners: Vec<(Shape, f64, f64)> = vec![(least, share(least), share(least))];
+    let (mut shape, mut best, mut flat, mut speeds) = (least, share(least), 0, of.speeds());
+    while let Some(next) = larger(of, shape, (worker, server), &mut speeds) {
+        let at = share(next);
+        if at > 1.0 || flat >= FLAT {
+            break;
+        }
+        shape = next;
+        let speed = work / of.time(shape.workers, shape.servers);
+        if speed.is_nan() || speed <= best {
+            flat += 1;
+            continue;
+        }
+        (best, flat) = (speed, 0);
+        while let [.., (_, s0, v0), (_, s1, v1)] = corners[..]
+            && (speed - v1) * (s1 - s0) >= (v1 - v0) * (at - s1)
+        {
+            corners.pop();
+        }
+        corners.push((shape, at, speed));
+    }
+    // The smallest shape comes whole, whatever its slope.
+    let first = Step { shape: least, slope: 1.0 };
+    let rest = corners.windows(2).map(|pair| {
+        let ((_, s0, v0), (shape, s1, v1)) = (pair[0], pair[1]);
+        Step { shape, slope: (v1 - v0) / (s1 - s0) }
+    });
+    let mut path: Vec<Step> = [first].into_iter().chain(rest).collect();
+    let mut shape = corners.last().map_or(least, |(shape, ..)| *shape);
+    while shape.workers < tries
+        && let Some(workers) = of.bounds.more_workers(shape.workers)
+    {
+        shape.workers = workers;
+        // Jobs take turns.
+        path.push(Step { shape, slope: TRY / f64::from(workers) });
+    }
+    (path, speeds)
+}
+
+/// The next larger shape on a job's path. With parameter servers: one more worker, one more server or both, whichever
+/// saves the most time per share; none if none saves any.
+fn larger(of: &Forecast<'_>, shape: Shape, shares: (f64, f64), speeds: &mut u64) -> Option<Shape> {
+    *speeds += of.speeds();
+    let most = of.bounds.workers.1;
+    let more = |ahead: u32| of.bounds.more_workers(shape.workers.saturating_add(ahead));
+    if of.bounds.servers.1 == 0 {
+        let ahead = shape.workers / FINE;
+        let last = || Some(of.bounds.workers_at_most(most)).filter(|last| *last > shape.workers && ahead > 0);
+        return more(ahead).or_else(last).map(|workers| Shape { workers, ..shape });
+    }
+    *speeds += 3 * of.speeds();
+    let servers = Some(shape.servers + 1).filter(|servers| *servers <= of.bounds.servers.1);
+    let now = of.time(shape.workers, shape.servers);
+    let worker = more(0).map(|workers| Shape { workers, ..shape });
+    let server = servers.map(|servers| Shape { servers, ..shape });
+    let both = more(0).zip(servers).map(|(workers, servers)| Shape { workers, servers });
+    let gain = |next: &Shape| {
+        let added = extra(shape, *next);
+        let share = f64::from(added.workers) * shares.0 + f64::from(added.servers) * shares.1;
+        (now - of.time(next.workers, next.servers)) / share
+    };
+    let options = [worker, server, both].into_iter().flatten().map(|next| (gain(&next), next));
+    let best = options.fold(None, |best: Option<(f64, Shape)>, (gain, next)| match best {
+        Some((most, _)) if most >= gain => best,
+        _ => Some((gain, next)),
+    });
+    best.filter(|(gain, _)| *gain > 0.0 || of.bounds.sizes != Sizes::Any).map(|(_, next)| next)
+}

@@ -1,0 +1,93 @@
+//! Properties of `goodput` beyond the contract of engines.
+
+mod common;
+
+use common::build::{cluster, gpus, plain, plain_with, ring, runs, seen, shape, submit};
+use trainmaster_core::{
+    End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, Span, Time, job::Convergence, job::ProfiledSpeed,
+    settings::Parameter,
+};
+
+/// A ring job of `steps` steps that takes `time(w)` seconds for each.
+fn known(name: &str, steps: u32, workers: (u32, u32, u32), time: impl Fn(f64) -> f64) -> JobSpec {
+    let speeds =
+        (1..=workers.1).map(|w| ProfiledSpeed { servers: 0, workers: w, speed: 1.0 / time(f64::from(w)) }).collect();
+    JobSpec {
+        examples: 256,
+        convergence: Convergence::after(steps),
+        profile: speeds,
+        restart_cost: Some(Span::seconds(10)),
+        ..ring(name, workers)
+    }
+}
+
+fn workers(scheduler: &Scheduler, job: JobId) -> u32 {
+    shape(scheduler, job).workers
+}
+
+/// A step takes 1 + 8/w seconds. The slopes of both speeds, 8/(w + 8)², are equal at their prices if w + 8 of the short
+/// job is the long job's times the square root of the ratio of their prices, 2^price.
+#[test]
+fn shorter_jobs_get_more() {
+    for (price, expected) in [(0.0, [8, 8]), (1.0, [11, 5]), (2.0, [13, 3])] {
+        let settings = plain_with("goodput", &[("price", Parameter::Number(price))]);
+        let mut scheduler = cluster(settings, &[gpus("s0", 16)]);
+        let jobs = [("short", 100), ("long", 1000)]
+            .map(|(name, steps)| submit(&mut scheduler, 0, known(name, steps, (1, 16, 1), |w| 1.0 + 8.0 / w)));
+        scheduler.decide(Time(0));
+        assert_eq!(jobs.map(|job| workers(&scheduler, job)), expected, "price {price}");
+    }
+}
+
+/// Two workers are slower than one, four are three times as fast.
+#[test]
+fn it_jumps_over_numbers_that_are_slower() {
+    let mut scheduler = cluster(plain("goodput"), &[gpus("s0", 8)]);
+    let labels = [("worker.sizes".to_owned(), "powers of 2".to_owned())];
+    let spec = JobSpec {
+        labels: labels.into_iter().collect(),
+        ..known("jumps", 1000, (1, 4, 1), |w| if w == 2.0 { 12.0 } else { 10.0 / w })
+    };
+    let jumps = submit(&mut scheduler, 0, spec);
+    let flat = submit(&mut scheduler, 0, known("flat", 1000, (1, 8, 1), |w| 10.0 / (1.0 + 0.01 * w)));
+    scheduler.decide(Time(0));
+    assert_eq!((workers(&scheduler, jumps), workers(&scheduler, flat)), (4, 4));
+}
+
+/// While a short job comes every 40 seconds, as long as one takes, the long one is last. It runs in the end.
+#[test]
+fn no_job_waits_for_ever() {
+    let mut scheduler = cluster(plain("goodput"), &[gpus("s0", 1)]);
+    let long = submit(&mut scheduler, 0, known("long", 100, (1, 1, 1), |_| 10.0));
+    let (mut at, mut running): (i64, Option<JobId>) = (0, None);
+    for number in 0..2000 {
+        let end = running.take().filter(|job| *job != long);
+        if let Some(job) = end {
+            scheduler.apply(Time(at), Event::JobEnded { job, end: End::Completed }).unwrap();
+            let gone = Event::Observed { job, incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
+            scheduler.apply(Time(at), gone).unwrap();
+        }
+        let short = submit(&mut scheduler, at, known(&format!("short-{number}"), 4, (1, 1, 1), |_| 10.0));
+        scheduler.decide(Time(at));
+        if runs(&scheduler, &[long])[0] {
+            assert!(number > 10, "short jobs come first");
+            return;
+        }
+        let first = scheduler.state().jobs.values().find(|job| job.verdict.allocation().is_some()).map(|job| job.id);
+        running = first.or(Some(short));
+        seen(&mut scheduler, at + 1, running.unwrap());
+        at += 40_000;
+    }
+    panic!("it waited for {} s", at / 1000);
+}
+
+#[test]
+fn a_job_of_higher_priority_runs_before_shorter_ones() {
+    let mut scheduler = cluster(plain("goodput"), &[gpus("s0", 2)]);
+    let jobs = [("first", 10, 0), ("second", 10, 0), ("urgent", 1000, 5)].map(|(name, steps, priority)| {
+        let spec = JobSpec { priority, ..known(name, steps, (1, 2, 1), |w| 10.0 / w) };
+        submit(&mut scheduler, 0, spec)
+    });
+    scheduler.decide(Time(0));
+    assert_eq!(jobs.map(|job| workers(&scheduler, job)), [1, 0, 1]);
+}
