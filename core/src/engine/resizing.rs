@@ -100,7 +100,7 @@ impl Resizing {
         let spared = if self.spare_gpus { smallest_gpu_worker(state) } else { None };
         let mut homeless: Vec<(&'a Arc<Job>, Shape)> = Vec::new();
         for (_, of, shape) in &moving {
-            match self.find_place(state, of, *shape, spared.as_ref(), board, last, budget)? {
+            match self.find_place(state, (of, *shape), spared.as_ref(), board, last, budget)? {
                 Some(allocation) => proposal.run(of.job, allocation),
                 None => homeless.push((of.job, *shape)),
             }
@@ -241,8 +241,7 @@ impl Resizing {
     fn find_place(
         &self,
         state: &State,
-        of: &Forecast<'_>,
-        wanted: Shape,
+        (of, wanted): (&Forecast<'_>, Shape),
         spared: Option<&Amounts>,
         board: &mut Board,
         last: &mut u32,
