@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::build::{cluster, gpus, plain, plain_with, ring, runs, seen, shape, submit};
+use common::build::{cluster, gpus, plain, plain_with, ring, running, runs, seen, shape, submit};
 use trainmaster_core::{
     End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, Span, Time, job::Convergence, job::ProfiledSpeed,
     settings::Parameter,
@@ -90,4 +90,34 @@ fn a_job_of_higher_priority_runs_before_shorter_ones() {
     });
     scheduler.decide(Time(0));
     assert_eq!(jobs.map(|job| workers(&scheduler, job)), [1, 0, 1]);
+}
+
+/// Two jobs grow when a third ends. None of them moves, though their new workers could be anywhere.
+#[test]
+fn growing_jobs_stay_where_they_are() {
+    let servers: Vec<_> = (0..4).map(|number| gpus(&format!("s{number}"), 4)).collect();
+    let mut scheduler = cluster(plain("goodput"), &servers);
+    let spec = |name: &str| known(name, 100_000, (1, 16, 1), |w| 1.0 + 8.0 / w);
+    let jobs = ["a", "b", "c"].map(|name| running(&mut scheduler, 0, spec(name)));
+    for at in 1..4 {
+        jobs.iter().for_each(|job| seen(&mut scheduler, 1000 * at, *job));
+        scheduler.decide(Time(1000 * at + 1));
+    }
+    jobs.iter().for_each(|job| seen(&mut scheduler, 4000, *job));
+    let before = jobs.map(|job| workers(&scheduler, job));
+    assert_eq!(before.iter().sum::<u32>(), 16, "{before:?}");
+    scheduler.apply(Time(5000), Event::JobEnded { job: jobs[0], end: End::Completed }).unwrap();
+    let gone = Event::Observed { job: jobs[0], incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
+    scheduler.apply(Time(5000), gone).unwrap();
+    let slots = |scheduler: &Scheduler, job: JobId| {
+        scheduler.state().job(job).unwrap().verdict.allocation().unwrap().slots().to_vec()
+    };
+    let old = [jobs[1], jobs[2]].map(|job| slots(&scheduler, job));
+    scheduler.decide(Time(100_000));
+    let new = [jobs[1], jobs[2]].map(|job| slots(&scheduler, job));
+    assert_eq!(new.iter().map(Vec::len).sum::<usize>(), 16, "{before:?} {new:?}");
+    for (old, new) in old.iter().zip(&new) {
+        assert!(old.iter().all(|slot| new.contains(slot)), "{old:?} {new:?}");
+        assert_eq!(old[0], new[0], "it keeps the parameters");
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     decision::{Allocation, Slot},
     ids::ServerId,
-    job::Job,
+    job::{Job, TrainingMode},
     place::room::Room,
     shape::{Role, Shape},
 };
@@ -21,6 +21,7 @@ pub struct Count {
 
 /// Converts counts to slots, and reserves their room. Slots of `before` stay unchanged if their server has room for
 /// them under the counts. New slots get the lowest free indices; new workers get indices that no slot of `before` has.
+/// In a ring these are above the lowest one that stays: its first worker keeps the parameters, so it stays the first.
 ///
 /// `None` if a server lacks room. Then all reservations are undone.
 ///
@@ -57,7 +58,9 @@ pub fn assign(room: &mut Room, job: &Job, counts: &[Count], before: Option<&Allo
         let leaving = before.filter(|_| role == Role::Worker).map(|before| before.of(role)).unwrap_or_default();
         let mut used: Vec<u32> = slots[start..].iter().chain(leaving).map(|slot| slot.index).collect();
         used.sort_unstable();
-        let mut free = (0..).filter(|index| used.binary_search(index).is_err());
+        let is_ring = job.spec.mode == TrainingMode::AllReduce;
+        let first = slots[start..].iter().map(|slot| slot.index).min().filter(|_| is_ring);
+        let mut free = (first.unwrap_or(0)..).filter(|index| used.binary_search(index).is_err());
         for (server, count) in missing {
             for _ in 0..count {
                 let Some(devices) = room.take(server, demand) else {
