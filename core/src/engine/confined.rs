@@ -14,8 +14,8 @@ use crate::{
 /// Number of times that amounts are handed out again which jobs without room leave.
 const HANDED_OUT_AGAIN: u32 = 2;
 
-/// What `plan` plans for all jobs but those that it is given. It returns the confined jobs that found no room, besides.
-/// Those are passed over then, so that what they would get goes to others. A plan that exceeds the budget isn't used,
+/// What `plan` plans for all jobs but those that it is given. It also returns the jobs that found no room. The confined
+/// ones among them are passed over then, so that what they would get goes to others. A plan that exceeds the budget isn't used,
 /// if there is one before. Costs a plan, or up to three.
 pub(crate) fn planned<'a, P>(
     round: &mut Round<'a>,

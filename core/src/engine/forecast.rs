@@ -24,8 +24,6 @@ pub(crate) struct Forecast<'a> {
     adaptive: Option<&'a SpeedFit>,
     /// Whether times are in seconds. Without a measured speed of any job, their unit is unknown.
     pub(crate) is_timed: bool,
-    /// Whether its end is fixed, or predicted from its losses.
-    pub(crate) has_end: bool,
     /// Q: remaining steps.
     steps: f64,
 }
@@ -34,7 +32,6 @@ impl<'a> Forecast<'a> {
     /// From the job's fits.
     pub(crate) fn of(job: &'a Arc<Job>) -> Self {
         let fit = job.learnt.fits.speed.as_ref();
-        let (steps, has_end) = job.remaining_steps();
         Self {
             job,
             bounds: job.bounds(),
@@ -45,8 +42,7 @@ impl<'a> Forecast<'a> {
             table: fit.and_then(|fit| fit.table()).map(|table| &**table),
             adaptive: fit.filter(|fit| fit.goodput().is_some()),
             is_timed: fit.is_some(),
-            has_end,
-            steps,
+            steps: job.remaining_steps().0,
         }
     }
 

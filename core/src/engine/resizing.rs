@@ -47,7 +47,7 @@ impl Resizing {
         self.in_place && rules.grow_in_place && !rules.equal_per_server
     }
 
-    /// §4.2: smaller jobs first, each evenly on the minimum number of servers. Jobs with an unchanged shape stay,
+    /// Optimus, §4.2: smaller jobs first, each evenly on the minimum number of servers. Jobs with an unchanged shape stay,
     /// unless one of their servers is draining and there is room elsewhere. Returns the jobs without a place.
     pub(crate) fn place<'a>(
         &self,
@@ -82,19 +82,28 @@ impl Resizing {
             board.release(state, of.job);
         }
         // These jobs come first, so that others can't take their current room. Growing jobs keep theirs until it is
-        // their turn.
-        let left = moving.len();
+        // their turn, and after it if they can't grow where they are.
+        let mut elsewhere = Vec::new();
         for (demand, of, shape) in shrinking.into_iter().chain(growing) {
-            let grows = old_shape(of.job).is_some_and(|old| old.workers < shape.workers);
-            if grows {
+            let old = of.job.verdict.allocation();
+            if old.is_some_and(|old| old.shape().workers < shape.workers) {
                 board.release(state, of.job);
             }
             match self.stay(state, of, shape, board, budget)? {
                 Some(allocation) => proposal.run(of.job, allocation),
-                None => moving.push((demand, of, shape)),
+                None => {
+                    let holds = old.is_some_and(|old| board.restore(state, of.job, old));
+                    elsewhere.push((holds, (demand, of, shape)));
+                }
             }
         }
-        if moving.len() > left {
+        if !elsewhere.is_empty() {
+            for (holds, (_, of, _)) in &elsewhere {
+                if *holds {
+                    board.release(state, of.job);
+                }
+            }
+            moving.extend(elsewhere.into_iter().map(|(_, moved)| moved));
             moving.sort_by(smaller);
         }
         let spared = if self.spare_gpus { smallest_gpu_worker(state) } else { None };
@@ -115,7 +124,7 @@ impl Resizing {
         Ok(reasons)
     }
 
-    /// §5.2: gives jobs that keep their places other workers instead of slow ones, if that earns a restart back. The
+    /// Optimus, §5.2: gives jobs that keep their places other workers instead of slow ones, if that earns a restart back. The
     /// others stay if the manager can add workers to a running job. Otherwise the job restarts without the slow ones'
     /// servers. Each time that slow workers left a job, the next time has to earn twice as much, because some slowness
     /// follows the job. O(jobs), plus [`Board::replace`] or a placement for each job with slow workers.
@@ -224,10 +233,16 @@ impl Resizing {
         let Some(old) = job.verdict.allocation() else { return Ok(None) };
         let least = if job.domain.is_some() { shape.workers } else { old.shape().workers };
         let mut resized = board.resize(state, job, old, (least, shape.workers), budget)?;
-        if let Some(other) = resized.as_ref().filter(|resized| !of.bounds.sizes.has(resized.shape().workers)) {
-            let fewer = of.bounds.workers_at_most(other.shape().workers);
-            board.give_back(state, job, other);
-            resized = board.resize(state, job, old, (fewer, fewer), budget)?;
+        // Fewer new workers than wanted are too few for some jobs, or slower than none.
+        let mut workers = resized.as_ref().map_or(0, |resized| resized.shape().workers);
+        if old.shape().workers < workers && workers < shape.workers {
+            let time = |workers: u32| of.time(workers, shape.servers);
+            let fewer = of.bounds.workers_at_most(workers);
+            workers = if time(fewer) < time(old.shape().workers) { fewer } else { old.shape().workers };
+            if let Some(other) = resized.as_ref().filter(|resized| resized.shape().workers != workers) {
+                board.give_back(state, job, other);
+                resized = board.resize(state, job, old, (workers, workers), budget)?;
+            }
         }
         Ok(resized.filter(|resized| {
             let stays = resized == old || state.in_place(job, resized);

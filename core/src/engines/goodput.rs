@@ -17,15 +17,15 @@
 //! * i counts the jobs whose work is at least as large: the time that they need in their smallest shape, times its
 //!   share. The work of a job counts as less the longer ago it arrived, relative to that time, so that no job waits
 //!   for ever.
-//! * A job whose end isn't predicted gets its smallest shape before others grow: it may be short. One whose speed isn't
-//!   measured counts as the median one. While few of a job's speeds are measured, it tries more workers where there is
-//!   idle room.
-//! * Jobs of a higher priority get their smallest shapes first. Their growth counts like that of others.
-//! * A running job's shape changes only if that saves more than its restart costs.
+//! * All jobs get their smallest shape before any of them grows: those of a higher priority first, then the dearer ones.
+//! * A job whose speed isn't measured counts as the median one. While few of a job's speeds are measured, it tries more
+//!   workers where there is idle room.
+//! * A running job grows or shrinks only if that saves more than its restart costs. It is stopped if others come first
+//!   and leave no room for its smallest shape; their work includes the restart that they need.
 //!
 //! Choose it for jobs whose speed is measured and whose end is known or predicted, most of all if owners leave the
-//! number of workers, or the batch, to the scheduler. Cost for J jobs with T units: O(T log J), and the placement's
-//! (`Resizing::place`). A job of many workers is considered at about 32 numbers for each doubling.
+//! number of workers, or the batch, to the scheduler. Cost for J jobs: O(J·k log J) with the k shapes of a job that are
+//! considered, all up to 32 workers and about 32 for each doubling from there, and the placement's (`Resizing::place`).
 
 use std::{
     cmp::Reverse,
@@ -213,13 +213,10 @@ impl Goodput {
     /// smallest shape wait with a reason.
     fn hand_out(&self, round: &mut Round<'_>, plans: &mut [Plan<'_>], ledger: &mut Ledger) -> Result<(), EngineError> {
         let state = round.state;
-        let lowest = plans.iter().map(|plan| state.priority(plan.forecast.job)).min().unwrap_or(0);
         let key = |at: usize, plan: &Plan<'_>| {
             let step = plan.path.get(plan.next)?;
-            let class = match plan.next {
-                0 => (state.priority(plan.forecast.job), !plan.forecast.has_end),
-                _ => (lowest, false),
-            };
+            // All get their smallest shape before any grows.
+            let class = (plan.next == 0).then(|| state.priority(plan.forecast.job));
             // The bits of positive floats have the order of the floats.
             Some((class, (plan.price * step.slope).to_bits(), Reverse(at as u32)))
         };
@@ -261,7 +258,8 @@ impl Goodput {
 }
 
 impl Plan<'_> {
-    /// The next step's shape if there is room, or one with fewer workers that is faster than the current one.
+    /// The next step's shape if there is room, or one with fewer workers that is faster than the current one. O(log
+    /// workers).
     fn most_that_fits(&self, wanted: Shape, ledger: &Ledger) -> Option<Shape> {
         let of = &self.forecast;
         let fits = |shape: Shape| ledger.has(of.job, &of.job.total(extra(self.shape, shape)));
@@ -271,17 +269,23 @@ impl Plan<'_> {
         if self.shape.is_empty() || wanted.servers != self.shape.servers {
             return None;
         }
-        let mut shape = wanted;
-        loop {
-            shape.workers = of.bounds.fewer_workers(shape.workers);
+        let (mut least, mut most) = (self.shape.workers, wanted.workers);
+        while most - least > 1 {
+            let middle = least.midpoint(most);
+            if fits(Shape { workers: middle, ..wanted }) { least = middle } else { most = middle }
+        }
+        let mut shape = Shape { workers: of.bounds.workers_at_most(least), ..wanted };
+        let now = of.time(self.shape.workers, self.shape.servers);
+        for _ in 0..FLAT {
             if shape.workers <= self.shape.workers {
                 return None;
             }
-            if fits(shape) {
-                let faster = of.time(shape.workers, shape.servers) < of.time(self.shape.workers, self.shape.servers);
-                return faster.then_some(shape);
+            if of.time(shape.workers, shape.servers) < now {
+                return Some(shape);
             }
+            shape.workers = of.bounds.fewer_workers(shape.workers);
         }
+        None
     }
 }
 
@@ -335,9 +339,11 @@ fn path(of: &Forecast<'_>, tries: u32, state: &State) -> (Vec<Step>, u64) {
     let mut path: Vec<Step> = [first].into_iter().chain(rest).collect();
     let mut shape = corners.last().map_or(least, |(shape, ..)| *shape);
     while shape.workers < tries
-        && let Some(workers) = of.bounds.more_workers(shape.workers)
+        && share(shape) <= 1.0
+        && let Some(workers) = of.bounds.more_workers(shape.workers + shape.workers / FINE)
     {
         shape.workers = workers;
+        speeds += 1;
         // Jobs take turns.
         path.push(Step { shape, slope: TRY / f64::from(workers) });
     }
@@ -356,11 +362,13 @@ fn larger(of: &Forecast<'_>, shape: Shape, shares: (f64, f64), speeds: &mut u64)
         return more(ahead).or_else(last).map(|workers| Shape { workers, ..shape });
     }
     *speeds += 3 * of.speeds();
-    let servers = Some(shape.servers + 1).filter(|servers| *servers <= of.bounds.servers.1);
+    let servers = (shape.servers < of.bounds.servers.1)
+        .then(|| (shape.servers + 1 + shape.servers / FINE).min(of.bounds.servers.1));
+    let workers = more(shape.workers / FINE).or_else(|| more(0));
     let now = of.time(shape.workers, shape.servers);
-    let worker = more(0).map(|workers| Shape { workers, ..shape });
+    let worker = workers.map(|workers| Shape { workers, ..shape });
     let server = servers.map(|servers| Shape { servers, ..shape });
-    let both = more(0).zip(servers).map(|(workers, servers)| Shape { workers, servers });
+    let both = workers.zip(servers).map(|(workers, servers)| Shape { workers, servers });
     let gain = |next: &Shape| {
         let added = extra(shape, *next);
         let share = f64::from(added.workers) * shares.0 + f64::from(added.servers) * shares.1;
