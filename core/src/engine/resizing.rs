@@ -47,8 +47,8 @@ impl Resizing {
         self.in_place && rules.grow_in_place && !rules.equal_per_server
     }
 
-    /// Optimus, §4.2: smaller jobs first, each evenly on the minimum number of servers. Jobs with an unchanged shape stay,
-    /// unless one of their servers is draining and there is room elsewhere. Returns the jobs without a place.
+    /// Smaller jobs first, each evenly on the minimum number of servers (Optimus, §4.2). Jobs with an unchanged shape
+    /// stay, unless one of their servers is draining and there is room elsewhere. Returns the jobs without a place.
     pub(crate) fn place<'a>(
         &self,
         round: &mut Round<'_>,
@@ -124,10 +124,10 @@ impl Resizing {
         Ok(reasons)
     }
 
-    /// Optimus, §5.2: gives jobs that keep their places other workers instead of slow ones, if that earns a restart back. The
-    /// others stay if the manager can add workers to a running job. Otherwise the job restarts without the slow ones'
-    /// servers. Each time that slow workers left a job, the next time has to earn twice as much, because some slowness
-    /// follows the job. O(jobs), plus [`Board::replace`] or a placement for each job with slow workers.
+    /// Gives jobs that keep their places other workers instead of slow ones, if that earns a restart back (Optimus,
+    /// §5.2). The others stay if the manager can add workers to a running job. Otherwise the job restarts without the
+    /// slow ones' servers. Each time that slow workers left a job, the next time has to earn twice as much, because
+    /// some slowness follows the job. O(jobs), plus [`Board::replace`] or a placement for each job with slow workers.
     pub(crate) fn replace_slow_workers<'f, 'a: 'f>(
         &self,
         round: &mut Round<'_>,

@@ -17,7 +17,7 @@
 //! * i counts the jobs whose work is at least as large: the time that they need in their smallest shape, times its
 //!   share. The work of a job counts as less the longer ago it arrived, relative to that time, so that no job waits
 //!   for ever.
-//! * All jobs get their smallest shape before any of them grows: those of a higher priority first, then the dearer ones.
+//! * All jobs get their smallest shape before any grows: those of a higher priority first, then the dearer ones.
 //! * A job whose speed isn't measured counts as the median one. While few of a job's speeds are measured, it tries more
 //!   workers where there is idle room.
 //! * A running job grows or shrinks only if that saves more than its restart costs. It is stopped if others come first
