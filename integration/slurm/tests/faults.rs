@@ -5,7 +5,7 @@ use std::{
     os::unix::net::UnixStream,
 };
 
-use crate::{
+use super::{
     cluster::{Plugins, available, until},
     site::{Setup, Site, training},
 };

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 use trainmaster_conformance::{Action, Scenario, Step};
 use trainmaster_core::End;
 
-use crate::{
+use super::{
     cluster::{available, root},
     site::{Setup, Site},
 };

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use crate::{
+use super::{
     cluster::{available, root, until},
     site::{Setup, Site, programs},
 };
@@ -76,7 +76,7 @@ fn a_job_of_two_components_is_sized_resized_and_survives() {
 
     // Other jobs take their share.
     let others =
-        [submit(&site, "second", 100), site.submit("third", &crate::site::training(60, "#TRAINMASTER worker.gpu = 1"))];
+        [submit(&site, "second", 100), site.submit("third", &super::site::training(60, "#TRAINMASTER worker.gpu = 1"))];
     until("it has another shape", || runs(&site, &first) && shape(&given(&site, &first).0) != (workers, servers));
     until("it goes on from its checkpoint", || site.output("first").contains("resuming from a checkpoint"));
     assert!(both(&site, &first, "Restarts").iter().all(|restarts| restarts != "0"), "{}", site.show(&first));

@@ -13,7 +13,7 @@ use rand_chacha::{
 };
 use trainmaster_adapters::slurm::comment::Tag;
 
-use crate::{
+use super::{
     cluster::available,
     site::{Setup, Site},
 };
@@ -165,7 +165,7 @@ fn no_submission_ends_slurmctld() {
     assert!(tags.iter().all(|tag| tag.token != [0xab; 32]));
     nobody(&site, "scancel", &["--user=nobody"]);
     // Other users' jobs train on.
-    let job = site.submit("after", &crate::site::training(2, ""));
+    let job = site.submit("after", &super::site::training(2, ""));
     site.completes(&job);
 }
 

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
 use serde_json::Value;
 
-use crate::{
+use super::{
     cluster::{Plugins, available, root, until},
     site::{Setup, programs, training},
 };

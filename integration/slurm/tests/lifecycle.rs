@@ -4,7 +4,7 @@ use std::{fs, thread, time::Duration};
 
 use serde_json::Value;
 
-use crate::{
+use super::{
     cluster::{available, until},
     site::{BOTH, Setup, training},
 };

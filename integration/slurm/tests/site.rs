@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Plugins, root, until};
+use super::cluster::{Cluster, Plugins, root, until};
 
 /// The two lines for slurm.conf.
 pub(crate) const BOTH: &str = "SlurmctldPlugstack=trainmaster\nJobSubmitPlugins=trainmaster";

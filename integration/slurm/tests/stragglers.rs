@@ -2,7 +2,7 @@
 
 use std::{fs, time::Instant};
 
-use crate::{
+use super::{
     cluster::{available, root, until},
     site::{OPTIMUS, Setup, Site, programs},
 };

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::cluster::{Cluster, Plugins, available, until};
+use super::cluster::{Cluster, Plugins, available, until};
 use trainmaster_adapters::slurm::comment::{Part, Tag, spec};
 
 const SLEEP: &str = "#!/bin/sh\nsleep 60\n";
