@@ -16,16 +16,16 @@ use crate::{
     ids::{JobId, TicketId},
     job::Batching,
     settings::SettingsError,
-    state::State,
+    state::{SavedNoise, State},
     time::Time,
     topology::Domain,
 };
 
 /// Version of the format that is written. It increases when a record's layout changes.
-pub const VERSION: u8 = 17;
+pub const VERSION: u8 = 18;
 
-/// The oldest version that is read. Since then, snapshots have got [`Saved::domains`] (15), [`Saved::tables`] (16)
-/// and [`Saved::batches`] (17) at their end.
+/// The oldest version that is read. Since then, snapshots have got [`Saved::domains`] (15), [`Saved::tables`] (16),
+/// [`Saved::batches`] (17) and [`Saved::noises`] (18) at their end.
 const OLDEST: u8 = 14;
 
 /// The number of [`Record::Snapshot`], which postcard writes first.
@@ -115,6 +115,8 @@ pub struct Saved {
     pub(crate) tables: Vec<(JobId, SpeedTable)>,
     /// What is known of the batches of jobs with a range.
     pub(crate) batches: Vec<(JobId, Batching)>,
+    /// The gradient noise that models and fits know.
+    pub(crate) noises: Vec<SavedNoise>,
 }
 
 impl Saved {
@@ -192,7 +194,7 @@ impl Record {
         match body.split_first() {
             Some((version @ OLDEST..VERSION, body)) if body.first() == Some(&SNAPSHOT) => {
                 // Lists that weren't there yet are empty.
-                let missing = &[0, 0, 0][..usize::from(VERSION - version)];
+                let missing = &[0, 0, 0, 0][..usize::from(VERSION - version)];
                 postcard::from_bytes(&[body, missing].concat()).map_err(|error| error.to_string())
             }
             Some((OLDEST..=VERSION, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),

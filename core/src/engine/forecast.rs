@@ -8,7 +8,8 @@ use crate::{
     shape::Shape,
 };
 
-/// About how many speeds it takes to find the best batch of a job that may choose it.
+/// About how many speeds it takes to find the best batch of a job that may choose it, near each batch whose noise is
+/// known.
 const BATCHES: u64 = 4;
 
 /// What is predicted of a job.
@@ -59,7 +60,8 @@ impl<'a> Forecast<'a> {
     /// How many speeds one remaining time takes.
     #[inline]
     pub(crate) fn speeds(&self) -> u64 {
-        if self.adaptive.is_some() { BATCHES } else { 1 }
+        let goodput = self.adaptive.and_then(|fit| fit.goodput());
+        goodput.map_or(1, |goodput| BATCHES * goodput.noise().batches())
     }
 
     /// The next smaller number of workers to try where a shape has no room: of a job that runs only with some numbers,

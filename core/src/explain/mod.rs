@@ -270,8 +270,9 @@ fn batch(job: &Job) -> Option<String> {
     let parts = if passes > 1 { format!("{passes} passes of {local}") } else { local.to_string() };
     let why = match job.learnt.fits.speed.as_ref().and_then(|fit| fit.goodput()) {
         Some(goodput) => format!(
-            "with the measured gradient noise of {:.0} examples, its efficiency is {:.0} % of that of {submitted}",
-            goodput.noise(),
+            "with a gradient noise of {:.0} examples, {}, its efficiency is {:.0} % of that of {submitted}",
+            goodput.noise().at(size as f64),
+            if batching.scale().is_some() { "as measured" } else { "as other jobs of its model measured" },
             100.0 * goodput.efficiency(size)
         ),
         None if min < max => "its program has reported no usable gradient noise yet".to_owned(),

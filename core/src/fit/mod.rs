@@ -12,6 +12,7 @@ pub mod convergence;
 pub mod learning_curve;
 mod linear;
 pub mod nnls;
+pub mod noise;
 pub mod speed;
 pub mod straggler;
 
@@ -19,6 +20,7 @@ pub use convergence::{
     Convergence, Family, FitError, LossFit, LossHistory, LossPoint, Options as ConvergenceOptions, Prediction,
 };
 pub use learning_curve::{AccuracyHistory, Forecast, OptStop, Stop};
+pub use noise::{NoiseCurve, NoiseHistory};
 pub use speed::{
     Confidence, Contradiction, LevelFit, SpeedCurve, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedPrior,
     SpeedSample, StepSample, TypeFactor, TypeSpeeds,

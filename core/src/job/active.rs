@@ -250,6 +250,11 @@ impl Job {
         (left.max(current) * self.steps_per_epoch() as f64, known)
     }
 
+    /// Trained examples: steps times the submitted batch.
+    pub(crate) fn examples_done(&self) -> f64 {
+        self.learnt.progress.step as f64 * self.spec.batch as f64
+    }
+
     /// Steps per epoch: as reported, else computed from the examples, else 1.
     pub fn steps_per_epoch(&self) -> u64 {
         match self.learnt.progress.steps_per_epoch {

@@ -10,12 +10,13 @@ use super::{
 };
 use crate::{
     batch::{Batch, BatchRange, GradientNoise, gain},
+    fit::NoiseCurve,
     text::shown,
     time::Time,
 };
 
 /// Number of reports after which a new one moves the mean noise by 1/`HORIZON`.
-const HORIZON: f64 = 10.0;
+const HORIZON: f64 = 3.0;
 
 impl BatchRange {
     /// The labels in which a job has them. In a job file, `batch = { size = 64, min = 64, max = 4096, local = 128 }`.
@@ -107,7 +108,7 @@ fn number(labels: &BTreeMap<String, String>, label: &'static str) -> Result<Opti
 }
 
 /// Number of reports from which the noise counts: a single one can be far off.
-const FEW: f64 = 3.0;
+const FEW: f64 = 2.0;
 
 /// What is known of the batches of a job with a range.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -124,8 +125,8 @@ pub struct Batching {
     pub chosen: Option<Batch>,
     /// When it last changed without a change of the shape.
     pub(super) changed: Option<Time>,
-    /// The noise scale of its speed fit.
-    pub(crate) fitted: Option<f64>,
+    /// The noise scale of its speed fit, in snapshots before version 18.
+    pub(super) fitted: Option<f64>,
     /// The noise scale at which a new fit was last needed.
     asked: Option<f64>,
 }
@@ -150,10 +151,24 @@ impl Batching {
         self.noise.zip(self.used).map_or(1.0, |(noise, used)| gain(noise, used))
     }
 
+    /// Takes the noise scale of a speed fit out of an old snapshot.
+    pub(crate) fn take_fitted(&mut self) -> Option<f64> {
+        self.fitted.take()
+    }
+
     /// The noise scale, once it may choose its batch by it.
     pub(crate) fn scale(&self) -> Option<f64> {
         let known = self.noise.filter(|_| self.range.is_free() && self.reports >= FEW);
         known.map(GradientNoise::scale)
+    }
+
+    /// The noise scale by batch: as the job measured it at its batch, and at others as the model's jobs did. `None` if
+    /// the batch is fixed, or if neither is known.
+    pub(crate) fn noise_by_batch(&self, others: Option<NoiseCurve>) -> Option<NoiseCurve> {
+        match (self.scale(), others.filter(|_| self.range.is_free())) {
+            (Some(own), Some(others)) => Some(others.through(self.used.unwrap_or(self.range.submitted) as f64, own)),
+            (own, others) => own.map(NoiseCurve::constant).or(others),
+        }
     }
 
     /// Whether the noise scale has moved by a quarter since this was last true, so that a fit should be renewed.
@@ -175,10 +190,8 @@ mod tests {
     #[test]
     fn the_mean_forgets_and_its_moves_are_news() {
         let mut batching = Batching::new(BatchRange { submitted: 64, min: 64, max: 640, local: 64, group: 1 });
-        for _ in 0..2 {
-            batching.learn(GradientNoise { sqr: 1.0, var: 100.0 });
-            assert!(!batching.is_news(), "a few reports say little");
-        }
+        batching.learn(GradientNoise { sqr: 1.0, var: 100.0 });
+        assert!(!batching.is_news(), "a single report says little");
         batching.learn(GradientNoise { sqr: 1.0, var: 100.0 });
         assert_eq!((batching.is_news(), batching.is_news(), batching.scale()), (true, false, Some(100.0)));
         for _ in 0..100 {

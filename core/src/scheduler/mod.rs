@@ -167,6 +167,7 @@ impl Scheduler {
             domains: self.state.saved_domains(),
             tables: self.state.saved_tables(),
             batches: self.state.saved_batches(),
+            noises: self.state.saved_noises(),
         }
     }
 
@@ -187,6 +188,7 @@ impl Scheduler {
         scheduler.state.restore_domains(saved.domains);
         scheduler.state.restore_tables(saved.tables);
         scheduler.state.restore_batches(saved.batches);
+        scheduler.state.restore_noises(saved.noises);
         scheduler.next_ticket = saved.next_ticket;
         scheduler.digest = saved.digest;
         scheduler.decided_at = saved.decided_at;

@@ -222,10 +222,9 @@ fn fit(job: &Job, model: Option<&Model>, types: &TypeSpeeds) -> Fits {
         let of_model: Vec<_> = of_model.into_iter().filter(alike).collect();
         speed = speed.map(|fit| fit.with_table(&own, &of_model));
     }
-    if let (Some(fit), Some(batching)) = (&mut speed, job.batching())
-        && let Some(noise) = batching.scale()
-    {
-        fit.goodput = Some(Goodput::new(batching.range, noise));
+    if let (Some(fit), Some(batching)) = (&mut speed, job.batching()) {
+        let others = model.and_then(|model| model.noise.at(job.examples_done()));
+        fit.goodput = batching.noise_by_batch(others).map(|noise| Goodput::new(batching.range, noise));
     }
     let loss = Convergence::fit(&job.learnt.losses, &ConvergenceOptions::default()).ok();
     let rule = &job.spec.convergence;

@@ -55,7 +55,7 @@ impl Oracle {
                 remaining_epochs: epochs - u64::from(truths.done),
                 capped: false,
             });
-            let goodput = fits.speed.as_ref().and_then(|fit| fit.goodput().copied());
+            let goodput = fits.speed.as_ref().and_then(|fit| fit.goodput().cloned());
             let speed = self.speeds.entry(id).or_insert_with(|| (truths.speed)());
             let divisor = |key: u64| signed(key, errors.speed).max(0.01);
             let mut fit = match truths.exact {

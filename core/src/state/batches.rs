@@ -1,14 +1,19 @@
 //! Reports of batches and gradients, and the choice of a job's batch.
 
-use super::{Change, State};
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{Change, Model, State};
 use crate::{
     batch::GradientNoise,
     event::EventError,
-    fit::speed::Goodput,
+    fit::{NoiseCurve, NoiseHistory, speed::Goodput},
     ids::{Incarnation, JobId},
     job::Batching,
     shape::Role,
 };
+
+/// What a model's jobs reported of their noise, and what the fits of those that run know.
+pub(crate) type SavedNoise = (Arc<str>, NoiseHistory, Vec<(JobId, NoiseCurve)>);
 
 impl State {
     /// Takes the batch and the gradient statistics of a job's coming report. Values that can't be true are ignored and
@@ -36,6 +41,11 @@ impl State {
         if let Some(seen) = seen {
             batching.learn(seen);
         }
+        if let (Some(seen), Some(used), true) = (seen, batching.used, batching.range.is_free()) {
+            let (model, examples) = (job.model.clone(), job.examples_done());
+            let model = Arc::make_mut(self.models.get_mut(&model).expect("it has an active job"));
+            Arc::make_mut(&mut model.noise).report(used, examples, seen.scale());
+        }
         if batching.is_news() {
             self.pending.unfitted.insert(id);
         }
@@ -49,11 +59,9 @@ impl State {
     /// Chooses the batches of jobs with new fits. O(jobs).
     pub(crate) fn choose_batches(&mut self, fitted: impl IntoIterator<Item = JobId>) {
         for id in fitted {
-            let Some(job) = self.jobs.get(&id).filter(|job| job.batching.is_some()) else { continue };
-            let noise = job.learnt.fits.speed.as_ref().and_then(|fit| fit.goodput()).map(|goodput| goodput.noise());
-            let job = self.job_mut(id).expect("looked up above");
-            job.batching.iter_mut().for_each(|batching| batching.fitted = noise);
-            self.choose_batch(id);
+            if self.jobs.get(&id).is_some_and(|job| job.batching.is_some()) {
+                self.choose_batch(id);
+            }
         }
     }
 
@@ -70,16 +78,48 @@ impl State {
         self.jobs.values().filter_map(|job| Some((job.id, (**job.batching.as_ref()?).clone()))).collect()
     }
 
+    /// The noise that the jobs' models and fits know, by model, for a snapshot. O(jobs · log models + models).
+    pub(crate) fn saved_noises(&self) -> Vec<SavedNoise> {
+        let mut curves: BTreeMap<&str, Vec<(JobId, NoiseCurve)>> = BTreeMap::new();
+        for job in self.jobs.values() {
+            if let Some(goodput) = job.learnt.fits.speed.as_ref().and_then(|fit| fit.goodput()) {
+                curves.entry(&job.model).or_default().push((job.id, goodput.noise().clone()));
+            }
+        }
+        let of = |(name, model): (&Arc<str>, &Arc<Model>)| {
+            (name.clone(), (*model.noise).clone(), curves.remove(&**name).unwrap_or_default())
+        };
+        self.models.iter().map(of).filter(|(_, history, curves)| !history.is_empty() || !curves.is_empty()).collect()
+    }
+
+    /// Restores them. O(saved).
+    pub(crate) fn restore_noises(&mut self, saved: Vec<SavedNoise>) {
+        for (name, history, curves) in saved {
+            if let Some(model) = self.models.get_mut(&name) {
+                Arc::make_mut(model).noise = Arc::new(history);
+            }
+            for (id, curve) in curves {
+                self.set_noise(id, curve);
+            }
+        }
+    }
+
+    fn set_noise(&mut self, id: JobId, noise: NoiseCurve) {
+        let Some(job) = self.job_mut(id) else { return };
+        if let (Some(batching), Some(fit)) = (&job.batching, &mut Arc::make_mut(&mut job.learnt.fits).speed) {
+            fit.goodput = Some(Goodput::new(batching.range, noise));
+        }
+    }
+
     /// Restores what is known of the jobs' batches. O(saved).
     pub(crate) fn restore_batches(&mut self, saved: Vec<(JobId, Batching)>) {
-        for (id, batching) in saved {
+        for (id, mut batching) in saved {
             let Some(job) = self.job_mut(id) else { continue };
-            if let (Some(noise), Some(fit)) =
-                (batching.fitted, &mut std::sync::Arc::make_mut(&mut job.learnt.fits).speed)
-            {
-                fit.goodput = Some(Goodput::new(batching.range, noise));
-            }
+            let fitted = batching.take_fitted();
             job.batching = Some(Box::new(batching));
+            if let Some(noise) = fitted {
+                self.set_noise(id, NoiseCurve::constant(noise));
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::census::Census;
 use crate::{
-    fit::SpeedHistory,
+    fit::{NoiseHistory, SpeedHistory},
     ids::{JobId, QueueId, ResourceId, TenantId},
     resources::Amounts,
     tables::table,
@@ -41,6 +41,10 @@ impl Account {
 pub struct Model {
     /// Speeds of all jobs of the model.
     pub speeds: Arc<SpeedHistory>,
+    /// Gradient noise of its jobs that may choose their batch. Apart from the model in snapshots, which had none before
+    /// version 18.
+    #[serde(skip)]
+    pub noise: Arc<NoiseHistory>,
     /// Average measured use of a worker. `None`: never measured.
     pub worker_use: Option<Amounts>,
     /// Average measured use of a parameter server.

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet, Vector};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::batches::SavedNoise;
 pub(crate) use self::charge::{idle, usage_by_server};
 pub(crate) use self::gpu_types::TypesByTenant;
 pub use self::{

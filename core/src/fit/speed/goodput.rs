@@ -1,42 +1,64 @@
 //! The speed of a job that may choose its batch.
 
-use super::{curve::SpeedCurve, model::SpeedSample};
+use super::{super::noise::NoiseCurve, curve::SpeedCurve, model::SpeedSample};
 use crate::batch::{Batch, BatchRange, gain};
 
 /// The choice of the batch with the highest goodput (Pollux, OSDI'21, §3.1): speed times statistical efficiency, here
 /// in steps of the submitted batch per second.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Goodput {
     range: BatchRange,
-    /// φ, in examples.
-    noise: f64,
+    /// φ by batch.
+    noise: NoiseCurve,
 }
 
 impl Goodput {
-    /// With the owner's range and the noise scale of the gradients.
-    pub fn new(range: BatchRange, noise: f64) -> Self {
+    /// With the owner's range and the noise scales of the gradients.
+    pub fn new(range: BatchRange, noise: NoiseCurve) -> Self {
         Self { range, noise }
     }
 
-    /// φ, in examples.
-    pub fn noise(&self) -> f64 {
-        self.noise
+    /// φ by batch.
+    pub fn noise(&self) -> &NoiseCurve {
+        &self.noise
+    }
+
+    /// How many steps of the submitted batch one with `size` is worth.
+    fn gain(&self, size: f64) -> f64 {
+        gain(self.noise.at(size), self.range.submitted as f64, size)
     }
 
     /// Steps of the submitted batch per second with a batch.
     fn of(&self, curve: &SpeedCurve, servers: u32, workers: u32, size: f64) -> f64 {
         let submitted = self.range.submitted as f64;
         let speed = curve.with_batch(size / submitted).speed(servers, workers);
-        speed * gain(self.noise, submitted, size)
+        speed * self.gain(size)
     }
 
-    /// The best batch for a shape, and its goodput. `curve` is that of the submitted batch. O(1).
+    /// The best batch for a shape, and its goodput. `curve` is that of the submitted batch. Near each batch whose noise
+    /// is known, the best one with that noise is tried. A larger one may have more noise, so from the best of them a few
+    /// steps go up. O(known batches).
     fn search(&self, curve: &SpeedCurve, servers: u32, workers: u32) -> (f64, f64) {
+        /// Number and factor of the steps.
+        const UP: (u32, f64) = (6, 1.25);
         let submitted = self.range.submitted as f64;
         let (min, max) = self.range.with(workers);
-        let range = (min as f64 / submitted, max as f64 / submitted);
-        let size = submitted * curve.best_batch(servers, workers, self.noise / submitted, range);
-        (size, self.of(curve, servers, workers, size))
+        let (min, max) = (min as f64, max as f64);
+        let with = |size: f64| (size, self.of(curve, servers, workers, size));
+        let near = self.noise.parts((min, max)).map(|(noise, (from, to))| {
+            let range = (from / submitted, to / submitted);
+            with(submitted * curve.best_batch(servers, workers, noise / submitted, range))
+        });
+        let better = |best: (f64, f64), other: (f64, f64)| if other.1 > best.1 { other } else { best };
+        let mut best = near.reduce(better).unwrap_or_else(|| with(min));
+        for _ in 0..if self.noise.batches() > 1 { UP.0 } else { 0 } {
+            let next = with((best.0 * UP.1).min(max));
+            if next.1 <= best.1 {
+                break;
+            }
+            best = next;
+        }
+        best
     }
 
     /// The highest goodput of a shape.
@@ -86,14 +108,13 @@ impl Goodput {
 
     /// The goodput of a measured speed.
     pub(crate) fn of_sample(&self, sample: &SpeedSample) -> f64 {
-        let submitted = self.range.submitted as f64;
-        sample.speed * gain(self.noise, submitted, sample.batch.unwrap_or(submitted))
+        sample.speed * self.gain(sample.batch.unwrap_or(self.range.submitted as f64))
     }
 
     /// The efficiency of a batch, relative to the submitted one.
     pub fn efficiency(&self, batch: u64) -> f64 {
         let (submitted, batch) = (self.range.submitted as f64, batch as f64);
-        gain(self.noise, submitted, batch) * submitted / batch
+        self.gain(batch) * submitted / batch
     }
 }
 
@@ -108,7 +129,10 @@ mod tests {
     }
 
     fn goodput(noise: f64) -> Goodput {
-        Goodput::new(BatchRange { submitted: 64, min: 64, max: 64 << 8, local: 1 << 30, group: 1 }, noise)
+        Goodput::new(
+            BatchRange { submitted: 64, min: 64, max: 64 << 8, local: 1 << 30, group: 1 },
+            NoiseCurve::constant(noise),
+        )
     }
 
     #[test]
