@@ -36,8 +36,8 @@ impl Goodput {
     }
 
     /// The best batch for a shape, and its goodput. `curve` is that of the submitted batch. Near each batch whose noise
-    /// is known, the best one with that noise is tried. A larger one may have more noise, so from the best of them a few
-    /// steps go up. O(known batches).
+    /// is known, the best one with that noise is tried. A larger one may have more noise, so a few steps go up from the
+    /// best of them. O(known batches).
     fn search(&self, curve: &SpeedCurve, servers: u32, workers: u32) -> (f64, f64) {
         /// Number and factor of the steps.
         const UP: (u32, f64) = (6, 1.25);
