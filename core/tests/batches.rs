@@ -11,7 +11,7 @@ use trainmaster_core::{
     Event, EventError, Incarnation, JobId, JobSpec, Report, Role, Scheduler, Span, Time,
     batch::{Batch, BatchRange, GradientNoise, gain},
     engines,
-    event::{Enactment, End},
+    event::Enactment,
     fit::{NoiseCurve, NoiseHistory, SpeedCurve, SpeedModel, speed::Goodput},
     job::ProfiledSpeed,
     journal::Record,
@@ -138,7 +138,7 @@ fn noisy_gradients_get_larger_batches_and_the_job_is_told() {
 /// What one job of a model teaches, the others know: at the same progress they have the same noise.
 #[test]
 fn a_job_begins_with_the_batch_that_its_models_jobs_found() {
-    let mut scheduler = cluster(plain("fifo"), &[gpus("a", 4), gpus("b", 4)]);
+    let mut scheduler = cluster(plain("fifo"), &["a", "b", "c", "d", "e"].map(|name| gpus(name, 4)));
     let of_model = |name: &str, model: &str| JobSpec { model: model.into(), ..free(name, (4, 4, 4)) };
     scheduler.start_journal();
     let first = running(&mut scheduler, 2, of_model("first", "net"));
@@ -155,20 +155,24 @@ fn a_job_begins_with_the_batch_that_its_models_jobs_found() {
     assert!(batch(&scheduler, second).unwrap().size > 1000, "{:?}", batch(&scheduler, second));
     let explained = scheduler.explain(Time(500_003), second).unwrap();
     let says = |part: &str| explained.findings.iter().any(|finding| finding.text.contains(part));
-    assert!(says("as other jobs of its model measured"), "{:#?}", explained.findings);
+    assert!(says("as its model's jobs measured with other batches"), "{:#?}", explained.findings);
     // A snapshot keeps it.
     scheduler.snapshot();
     let frames = scheduler.drain_journal();
     let mut restored = Scheduler::restore(frames.iter().map(Vec::as_slice)).unwrap();
-    for scheduler in [&mut scheduler, &mut restored] {
-        scheduler.apply(Time(600_000), Event::JobEnded { job: first, end: End::Completed }).unwrap();
-    }
+    // A job that waits learns of it, too.
+    let late = running(&mut scheduler, 600_001, of_model("late", "late"));
+    let waits = submit(&mut scheduler, 600_002, of_model("waits", "late"));
+    assert!(scheduler.state().job(waits).unwrap().learnt.fits.speed.is_none());
+    train(&mut scheduler, 600_010, late, 50_000.0, 4);
+    let knows = scheduler.state().job(waits).unwrap().learnt.fits.speed.as_ref().and_then(|fit| fit.goodput()).cloned();
+    assert!(knows.is_some_and(|goodput| goodput.noise().at(64.0) > 20_000.0));
     // Another model's jobs learn nothing of it, and what a job measures itself counts more.
     let third = begin(&mut restored, "third", "net", 700_000);
     let other = begin(&mut restored, "other", "other", 700_010);
-    assert!(batch(&restored, third).is_none_or(|batch| batch.size > 1000));
-    assert!(batch(&restored, other).is_none_or(|batch| batch.size == 64));
-    seen(&mut scheduler, 600_001, second);
+    assert!(batch(&restored, third).is_some_and(|batch| batch.size > 1000));
+    assert!(batch(&restored, other).is_some_and(|batch| batch.size == 64));
+    seen(&mut scheduler, 650_000, second);
     train(&mut scheduler, 700_000, second, 10.0, 40);
     assert!(batch(&scheduler, second).unwrap().size < 256, "{:?}", batch(&scheduler, second));
 }
@@ -492,22 +496,22 @@ proptest! {
         prop_assert!(found > 0.997 * best && found < 1.003 * best, "{} of {}", found, best);
     }
 
-    /// If the noise grows with the batch, its goodput is within a tenth of it.
+    /// If the noise differs by batch, its goodput is within a thirtieth of that.
     #[test]
     fn the_best_batch_is_found_by_noise_that_grows_with_it(
         theta in [-4.0..1.0_f64, -4.0..1.0, -4.0..2.0, -5.0..0.0],
         noise in 0.0..5.0_f64,
-        power in 0.0..0.9_f64,
+        power in -0.9..0.9_f64,
         workers in 1_u32..100,
     ) {
         let [example, step, ring, worker] = theta.map(|log| libm::pow(10.0, log));
         let range = BatchRange { submitted: 128, min: 128, max: 128 << 7, local: BatchRange::MOST, group: 1 };
         let mut history = NoiseHistory::default();
         for octave in 0..=7 {
-            let noise = libm::pow(10.0, noise) * libm::exp2(power * f64::from(octave));
-            history.report(128 << octave, 1e6, noise);
+            let noise = 1000.0 * libm::pow(10.0, noise) * libm::exp2(power * f64::from(octave));
+            (0..2).for_each(|_| history.report(128 << octave, 1e6, noise));
         }
-        let curve = history.at(1e6).unwrap();
+        let curve = history.at(1e6, (range.min, range.max)).unwrap();
         let theta = [example, step, ring, worker, 0.0];
         let at = |size: f64| {
             let speed = SpeedCurve::new(SpeedModel::AllReduce { batch: size }, &theta).speed(0, workers);
@@ -516,7 +520,7 @@ proptest! {
         let speeds = SpeedCurve::new(SpeedModel::AllReduce { batch: 128.0 }, &theta);
         let found = Goodput::new(range, curve.clone()).speed(&speeds, 0, workers);
         let best = (0..=400).map(|part| at(128.0 * libm::exp2(7.0 * f64::from(part) / 400.0))).fold(0.0, f64::max);
-        prop_assert!(found > 0.9 * best && found < 1.003 * best, "{} of {}", found, best);
+        prop_assert!(found > 0.97 * best && found < 1.003 * best, "{} of {}", found, best);
     }
 
     /// Whatever programs say, a batch is within its range and is what its workers can train with.

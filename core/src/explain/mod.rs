@@ -272,7 +272,7 @@ fn batch(job: &Job) -> Option<String> {
         Some(goodput) => format!(
             "with a gradient noise of {:.0} examples, {}, its efficiency is {:.0} % of that of {submitted}",
             goodput.noise().at(size as f64),
-            if batching.scale().is_some() { "as measured" } else { "as other jobs of its model measured" },
+            if batching.used == Some(size) { "as measured" } else { "as its model's jobs measured with other batches" },
             100.0 * goodput.efficiency(size)
         ),
         None if min < max => "its program has reported no usable gradient noise yet".to_owned(),

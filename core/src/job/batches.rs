@@ -137,6 +137,11 @@ impl Batching {
         Self { range, noise: None, reports: 0.0, used: None, chosen: None, changed: None, fitted: None, asked: None }
     }
 
+    /// Forgets the mean, because its reports were of another batch.
+    pub(crate) fn forget_noise(&mut self) {
+        (self.noise, self.reports) = (None, 0.0);
+    }
+
     /// Adds the statistics of a report. Both are averaged by themselves, as their ratio has outliers.
     pub(crate) fn learn(&mut self, seen: GradientNoise) {
         self.reports = (self.reports + 1.0).min(HORIZON);

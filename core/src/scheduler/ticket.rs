@@ -223,7 +223,8 @@ fn fit(job: &Job, model: Option<&Model>, types: &TypeSpeeds) -> Fits {
         speed = speed.map(|fit| fit.with_table(&own, &of_model));
     }
     if let (Some(fit), Some(batching)) = (&mut speed, job.batching()) {
-        let others = model.and_then(|model| model.noise.at(job.examples_done()));
+        let others =
+            model.and_then(|model| model.noise.at(job.examples_done(), (batching.range.min, batching.range.max)));
         fit.goodput = batching.noise_by_batch(others).map(|noise| Goodput::new(batching.range, noise));
     }
     let loss = Convergence::fit(&job.learnt.losses, &ConvergenceOptions::default()).ok();

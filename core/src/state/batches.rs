@@ -12,7 +12,7 @@ use crate::{
     shape::Role,
 };
 
-/// What a model's jobs reported of their noise, and what the fits of those that run know.
+/// What a model's jobs reported of their noise, and what the fits of active ones know.
 pub(crate) type SavedNoise = (Arc<str>, NoiseHistory, Vec<(JobId, NoiseCurve)>);
 
 impl State {
@@ -33,7 +33,13 @@ impl State {
         if incarnation != job.issued.incarnation || !has_slots || is_old {
             return Ok(());
         }
+        /// A mean is of batches that differ by less than this factor.
+        const SAME: f64 = std::f64::consts::SQRT_2;
         let used = batch.filter(|batch| (1..=batching.range.max).contains(batch));
+        let differs = |(old, new): (u64, u64)| (old.max(new) as f64) > SAME * old.min(new) as f64;
+        if batching.used.zip(used).is_some_and(differs) {
+            batching.forget_noise();
+        }
         batching.used = used.or(batching.used);
         // Without its batch, nobody knows of which steps the report is.
         let seen = noise.filter(|noise| noise.is_valid() && batching.used.is_some());
@@ -41,10 +47,17 @@ impl State {
         if let Some(seen) = seen {
             batching.learn(seen);
         }
-        if let (Some(seen), Some(used), true) = (seen, batching.used, batching.range.is_free()) {
-            let (model, examples) = (job.model.clone(), job.examples_done());
-            let model = Arc::make_mut(self.models.get_mut(&model).expect("it has an active job"));
-            Arc::make_mut(&mut model.noise).report(used, examples, seen.scale());
+        if let (Some(_), Some(used), Some(scale)) = (seen, batching.used, batching.scale()) {
+            // The progress is that of the report before, because this one's comes after its noise.
+            let (name, examples) = (job.model.clone(), job.examples_done());
+            let model = Arc::make_mut(self.models.get_mut(&name).expect("it has an active job"));
+            let is_first = model.noise.is_empty();
+            Arc::make_mut(&mut model.noise).report(used, examples, scale);
+            if is_first {
+                // The model's other jobs may prefer another batch.
+                let others = self.jobs.values().filter(|job| job.model == name && job.batching.is_some());
+                self.pending.unfitted.extend(others.map(|job| job.id).collect::<Vec<_>>());
+            }
         }
         if batching.is_news() {
             self.pending.unfitted.insert(id);
@@ -78,7 +91,8 @@ impl State {
         self.jobs.values().filter_map(|job| Some((job.id, (**job.batching.as_ref()?).clone()))).collect()
     }
 
-    /// The noise that the jobs' models and fits know, by model, for a snapshot. O(jobs · log models + models).
+    /// The noise that the jobs' models and fits know, by model, for a snapshot. O(jobs · log models +
+    /// cells).
     pub(crate) fn saved_noises(&self) -> Vec<SavedNoise> {
         let mut curves: BTreeMap<&str, Vec<(JobId, NoiseCurve)>> = BTreeMap::new();
         for job in self.jobs.values() {

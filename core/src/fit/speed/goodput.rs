@@ -36,11 +36,11 @@ impl Goodput {
     }
 
     /// The best batch for a shape, and its goodput. `curve` is that of the submitted batch. Near each batch whose noise
-    /// is known, the best one with that noise is tried. A larger one may have more noise, so a few steps go up from the
-    /// best of them. O(known batches).
+    /// is known, the best one with that noise is tried. Others differ in their noise, so a few steps go up or down from
+    /// the best of them. O(known batches²), which are at most eight.
     fn search(&self, curve: &SpeedCurve, servers: u32, workers: u32) -> (f64, f64) {
         /// Number and factor of the steps.
-        const UP: (u32, f64) = (6, 1.25);
+        const STEPS: (u32, f64) = (6, 1.25);
         let submitted = self.range.submitted as f64;
         let (min, max) = self.range.with(workers);
         let (min, max) = (min as f64, max as f64);
@@ -51,12 +51,14 @@ impl Goodput {
         });
         let better = |best: (f64, f64), other: (f64, f64)| if other.1 > best.1 { other } else { best };
         let mut best = near.reduce(better).unwrap_or_else(|| with(min));
-        for _ in 0..if self.noise.batches() > 1 { UP.0 } else { 0 } {
-            let next = with((best.0 * UP.1).min(max));
-            if next.1 <= best.1 {
-                break;
+        for factor in [STEPS.1, 1.0 / STEPS.1] {
+            for _ in 0..if self.noise.batches() > 1 { STEPS.0 } else { 0 } {
+                let next = with((best.0 * factor).max(min).min(max));
+                if next.1 <= best.1 {
+                    break;
+                }
+                best = next;
             }
-            best = next;
         }
         best
     }
