@@ -262,7 +262,7 @@ mod tests {
         history.report(u64::MAX, f64::INFINITY, 1.0);
         history.report(1, f64::NAN, f64::NAN);
         assert_eq!(history.cells.len(), MOST);
-        (0..20).for_each(|at| history.report(1 << (at / 2), 1e6, libm::exp2((at * 30) as f64)));
+        (0..20).for_each(|at| history.report(1 << (at / 2), 1e6, libm::exp2(f64::from(at * 30))));
         for examples in [0.0, 1.0, 1e30, f64::MAX] {
             let curve = history.at(examples, ALL).unwrap();
             for batch in [0.0, 1.0, 1e6, f64::MAX] {
