@@ -25,10 +25,12 @@ const BOOKKEEPING: [&str; 3] = ["node:", "accelerator_type:", "bundle_group_"];
 /// Ray's label with the type of a node's GPUs.
 pub(crate) const GPU_TYPE: &str = "ray.io/accelerator-type";
 
-/// The kind of a node's GPUs.
+/// The kind of a node's GPUs. A type with | or * isn't told, because these mean several types.
 pub(crate) fn gpu_kind(labels: &BTreeMap<String, String>) -> String {
     match labels.get(GPU_TYPE) {
-        Some(kind) if is_name(kind, LONGEST_RESOURCE - 4) => format!("gpu:{}", kind.to_lowercase()),
+        Some(kind) if is_name(kind, LONGEST_RESOURCE - 4) && !kind.contains(['|', '*']) => {
+            format!("gpu:{}", kind.to_lowercase())
+        }
         _ => "gpu".into(),
     }
 }
@@ -205,6 +207,9 @@ mod tests {
         let labels = BTreeMap::from([("ray.io/accelerator-type".to_owned(), "A100".to_owned())]);
         assert_eq!(devices(&total, &gpu_kind(&labels)), vec![Device { kind: "gpu:a100".into() }; 2]);
         assert_eq!(gpu_kind(&BTreeMap::new()), "gpu");
+        for kind in ["*", "a|b", ""] {
+            assert_eq!(gpu_kind(&[("ray.io/accelerator-type".to_owned(), kind.to_owned())].into()), "gpu");
+        }
     }
 
     #[test]
