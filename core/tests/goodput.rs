@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::build::{cluster, gpus, plain, plain_with, ring, running, runs, seen, shape, submit};
+use common::build::{cluster, gpus, plain, plain_with, report, ring, running, runs, seen, shape, submit};
 use trainmaster_core::{
-    End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, Span, Time, job::Convergence, job::ProfiledSpeed,
-    settings::Parameter,
+    End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, Span, Time, job::Convergence,
+    job::ProfiledSpeed, settings::Parameter,
 };
 
 /// A ring job of `steps` steps that takes `time(w)` seconds for each.
@@ -119,5 +119,54 @@ fn growing_jobs_stay_where_they_are() {
     for (old, new) in old.iter().zip(&new) {
         assert!(old.iter().all(|slot| new.contains(slot)), "{old:?} {new:?}");
         assert_eq!(old[0], new[0], "it keeps the parameters");
+    }
+}
+
+/// A fifth worker makes a job 15 % faster. Its restart takes 20 s, which it makes up for within 150 s.
+#[test]
+fn a_restart_pays_soon_or_it_waits() {
+    for (seconds, expected) in [(10, 4), (2000, 5)] {
+        let mut settings = plain("goodput");
+        settings.shape.grow_in_place = false;
+        let mut scheduler = cluster(settings, &[gpus("s0", 5)]);
+        let other = running(&mut scheduler, 0, known("other", 1_000_000, (1, 1, 1), |_| 1.0));
+        let spec = known("grows", 1_000_000, (1, 5, 1), |w| 1.0 + 8.0 / w);
+        let grows = running(&mut scheduler, 0, JobSpec { restart_cost: Some(Span::seconds(20)), ..spec });
+        assert_eq!(workers(&scheduler, grows), 4);
+        let at = 1000 * seconds;
+        scheduler.apply(Time(at), Event::JobEnded { job: other, end: End::Completed }).unwrap();
+        let gone =
+            Event::Observed { job: other, incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
+        scheduler.apply(Time(at), gone).unwrap();
+        scheduler.decide(Time(at));
+        assert_eq!(workers(&scheduler, grows), expected, "after {seconds} s");
+    }
+}
+
+/// The longer of two jobs becomes the shorter one. Only where workers come and go without a restart do they change
+/// places.
+#[test]
+fn workers_that_restarts_would_move_stay() {
+    for in_place in [true, false] {
+        let parameters = [("resize_in_place", Parameter::Flag(in_place)), ("price", Parameter::Number(0.25))];
+        let settings = plain_with("goodput", &parameters);
+        let mut scheduler = cluster(settings, &[gpus("s0", 16)]);
+        let jobs = [("falls", 1000), ("stays", 900)]
+            .map(|(name, steps)| submit(&mut scheduler, 0, known(name, steps, (1, 16, 1), |w| 1.0 + 8.0 / w)));
+        scheduler.decide(Time(0));
+        jobs.iter().for_each(|job| seen(&mut scheduler, 1, *job));
+        let before = jobs.map(|job| workers(&scheduler, job));
+        assert!(before[0] < before[1], "{before:?}");
+        for (job, step) in jobs.into_iter().zip([600, 10]) {
+            let told = Report { seq: 1, step, epoch: step as u32, steps_per_epoch: 1, ..Report::default() };
+            report(&mut scheduler, 5_000_000, job, told).unwrap();
+        }
+        scheduler.decide(Time(5_000_000));
+        let after = jobs.map(|job| workers(&scheduler, job));
+        if in_place {
+            assert!(after[0] > after[1], "{before:?}, then {after:?}");
+        } else {
+            assert_eq!(after, before);
+        }
     }
 }

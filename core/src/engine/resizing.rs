@@ -18,11 +18,19 @@ use crate::{
     resources::{Amounts, GPU},
     shape::{Role, Shape},
     state::State,
+    time::Span,
 };
 
 /// A worker is tried while the job has more than this many restarts' time left: at best it halves that time, and every
 /// second one may gain nothing.
 const TRY_PAYS: f64 = 4.0;
+
+/// A restart must pay within this part of the time for which the job has kept each of its shapes so far, because the
+/// next one probably won't last longer.
+const PAYS_WITHIN: f64 = 0.25;
+
+/// A job counts as so much older, so that the first change may come soon.
+const YOUNG: Span = Span::seconds(300);
 
 /// Jobs that got a shape and found no room for it.
 pub(crate) type Homeless<'a> = Vec<(&'a Arc<Job>, Reason)>;
@@ -178,10 +186,10 @@ impl Resizing {
         Ok(())
     }
 
-    /// The shape that a running job should get in place of `new`: that one only if it saves more than its restart
-    /// costs. The alternatives are the new workers with the old parameter servers, if that needs no restart, and the
-    /// old shape; the one that ends sooner is used. More workers up to `tries` are tried if the job takes long enough.
-    /// The ledger gets the difference.
+    /// The shape that a running job should get in place of `new`: that one only if it makes up for its restart [soon
+    /// enough](pays_within). The alternatives are the new workers with the old parameter servers, if that needs no
+    /// restart, and the old shape; the one that gets further is used. More workers up to `tries` are tried if the job
+    /// takes long enough. The ledger gets the difference.
     pub(crate) fn earned(
         &self,
         state: &State,
@@ -201,9 +209,12 @@ impl Resizing {
             return new;
         }
         let without = |shape: Shape| self.in_place(state) && shape.servers == old.servers;
+        let within = of.time(old.workers, old.servers).min(pays_within(job, state));
+        // The remaining time, as if the job trained all the while until a restart has to be made up for.
         let end = |shape: Shape| {
+            let time = of.time(shape.workers, shape.servers);
             let cost = if shape == old || without(shape) { 0.0 } else { restart };
-            of.time(shape.workers, shape.servers) + cost
+            if cost < within { time * within / (within - cost) } else { f64::INFINITY }
         };
         let mut best = new;
         ledger.take(job, &job.total(best), -1);
@@ -300,6 +311,12 @@ impl Resizing {
         }
         Ok(None)
     }
+}
+
+/// The time within which a restart of a job must pay, in seconds: the more often it was restarted, the shorter.
+fn pays_within(job: &Job, state: &State) -> f64 {
+    let age = (state.now - job.arrival).max(Span::ZERO).as_seconds() + YOUNG.as_seconds();
+    PAYS_WITHIN * age / f64::from(job.issued.incarnation.0.max(1))
 }
 
 /// The minimum demand of a worker with a GPU, per resource, over all jobs. None if no job has GPUs. O(jobs).

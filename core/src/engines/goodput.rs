@@ -20,8 +20,10 @@
 //! * All jobs get their smallest shape before any grows: those of a higher priority first, then the dearer ones.
 //! * A job whose speed isn't measured counts as the median one. While few of a job's speeds are measured, it tries more
 //!   workers where there is idle room.
-//! * A running job grows or shrinks only if that saves more than its restart costs. It is stopped if others come first
-//!   and leave no room for its smallest shape; their work includes the restart that they need.
+//! * A running job is restarted with more workers only if that gets it further within a quarter of the time for which
+//!   it has kept a shape so far, on average. Where each change is a restart, the workers that a job has count as faster
+//!   than new ones, so that they don't go back and forth. It is stopped if others come first and leave no room for its
+//!   smallest shape; their work includes the restart that they need.
 //!
 //! Choose it for jobs whose speed is measured and whose end is known or predicted, most of all if owners leave the
 //! number of workers, or the batch, to the scheduler. Cost for J jobs: O(J·k log J) with the k shapes of a job that are
@@ -59,6 +61,9 @@ const FLAT: u32 = 16;
 /// The gain of a worker that is tried without a predicted gain: below all others, so that it takes idle room alone.
 const TRY: f64 = 1e-100;
 
+/// Where each change of shape is a restart, a worker that a job has counts as so much faster than a new one would be.
+const KEPT: f64 = 1.5;
+
 /// Number of times that units which unearned changes leave are handed out again.
 const HANDED_OUT_AGAIN: u32 = 2;
 
@@ -86,7 +91,7 @@ impl Build for Goodput {
             "exponent of the price on a job's progress: 0 speeds up all jobs alike, 1 serves shorter ones first";
         let explore = "a job with few measured speeds tries its requested workers, then twice as many as ever, where \
             there is idle room";
-        let rescale = "keep a running job's shape unless the new one earns its measured restart back";
+        let rescale = "keep a running job's shape unless the new one soon makes up for its restart";
         let replace = "a worker slower than half the median of its job is replaced by one on another server, if that \
             earns a restart back";
         let in_place = "where only workers change, what runs stays where it is, so nothing restarts";
@@ -136,6 +141,8 @@ struct Plan<'a> {
     price: f64,
     /// One more worker is tried up to this number.
     tries: u32,
+    /// The workers that it can't lose or get back without a restart.
+    kept: u32,
     shape: Shape,
     /// The corners of its speed's hull, from its smallest shape on.
     path: Vec<Step>,
@@ -172,11 +179,14 @@ impl Goodput {
         }
         guess_unknown_times(forecasts.iter_mut());
         let mut plans: Vec<Plan<'_>> = Vec::with_capacity(forecasts.len());
+        let restarts = self.rescale_cost && !self.resizing.in_place(state);
         for forecast in forecasts {
+            let has = forecast.job.verdict.allocation().filter(|_| restarts);
+            let kept = has.map_or(0, |has| has.shape().workers);
             let tries = if self.explore { worth_trying(forecast.job) } else { 0 };
             let (path, speeds) = path(&forecast, tries, state);
             round.budget.spend(speeds)?;
-            plans.push(Plan { forecast, price: 0.0, tries, shape: Shape::default(), path, next: 0 });
+            plans.push(Plan { forecast, price: 0.0, tries, kept, shape: Shape::default(), path, next: 0 });
         }
         self.set_prices(&mut plans, state);
         self.hand_out(round, &mut plans, &mut ledger)?;
@@ -217,8 +227,9 @@ impl Goodput {
             let step = plan.path.get(plan.next)?;
             // All get their smallest shape before any grows.
             let class = (plan.next == 0).then(|| state.priority(plan.forecast.job));
+            let kept = if step.shape.workers <= plan.kept { KEPT } else { 1.0 };
             // The bits of positive floats have the order of the floats.
-            Some((class, (plan.price * step.slope).to_bits(), Reverse(at as u32)))
+            Some((class, (plan.price * step.slope * kept).to_bits(), Reverse(at as u32)))
         };
         let mut heap: BinaryHeap<_> = plans.iter().enumerate().filter_map(|(at, plan)| key(at, plan)).collect();
         while let Some((_, _, Reverse(at))) = heap.pop() {

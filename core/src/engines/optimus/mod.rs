@@ -118,7 +118,7 @@ impl Optimus {
             "order of servers: \"share\" = sum of free shares of all resources, \"cpu\" = free CPU as in the paper";
         let orders = [("share", SortBy::Share), ("cpu", SortBy::Amount(CPU))];
         let joint = "beyond the paper: try one worker and one parameter server together where neither alone gains";
-        let rescale = "beyond the paper: keep a running job's shape unless the new one earns its measured restart back";
+        let rescale = "beyond the paper: keep a running job's shape unless the new one soon makes up for its restart";
         let in_place = "beyond the paper: where only workers change, what runs stays where it is, so nothing restarts";
         let shrink = "beyond the paper: a job that fits nowhere keeps its old place, or tries a smaller shape, before \
             it is paused";
