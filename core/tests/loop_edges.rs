@@ -620,13 +620,13 @@ fn a_pinned_job_and_one_that_waits_learn_until_when() {
         (scheduler, first, second)
     };
     let (scheduler, first, second) = build(4);
-    says(&scheduler, 60_000, first, "for another 4m: a shape stays for at least 5m (stability.min_run)");
-    says(&scheduler, 60_000, second, "a running job keeps its shape for at least 5m (stability.min_run)");
-    let late = texts(&scheduler, 301_000, first);
+    says(&scheduler, 20_000, first, "for another 40s: a shape stays for at least 1m (stability.min_run)");
+    says(&scheduler, 20_000, second, "a running job keeps its shape for at least 1m (stability.min_run)");
+    let late = texts(&scheduler, 61_000, first);
     assert!(!late.iter().any(|text| text.contains("stability")), "{late:#?}");
     // Of two rules, the one that holds longer is shown.
     let (scheduler, first, _) = build(0);
-    says(&scheduler, 60_000, first, "no changes of shape are allowed (stability.rescales_per_hour)");
+    says(&scheduler, 20_000, first, "no changes of shape are allowed (stability.rescales_per_hour)");
 }
 
 #[test]

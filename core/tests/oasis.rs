@@ -375,7 +375,7 @@ fn a_job_waits_for_servers_that_hold_it_rather_than_being_rejected() {
 fn a_job_pinned_at_a_slot_s_beginning_follows_its_schedule_soon_after() {
     let mut scheduler = cluster(&[], (8, 8));
     let mut settings = scheduler.state().settings.as_ref().clone();
-    settings.stability = Stability::default();
+    settings.stability = Stability { min_run: Span(5 * MINUTE), ..Stability::default() };
     let min_run = settings.stability.min_run.0;
     scheduler.apply(Time(0), Event::Configured(Box::new(settings))).unwrap();
     // A chunk takes two minutes. Of 44 chunks, four workers train 40 in the second slot, so three workers are needed in

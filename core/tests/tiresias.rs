@@ -4,7 +4,7 @@ mod common;
 
 use common::build::{cluster, gpus, job, plain_with, ring, role, runs, server, submit, verdict};
 use trainmaster_core::{
-    End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, Settings, Time,
+    End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, Settings, Span, Time,
     settings::{Parameter, Stability},
 };
 
@@ -196,7 +196,7 @@ fn jobs_are_consolidated_and_split_as_a_last_resort() {
 
 #[test]
 fn pinned_and_held_jobs_are_unchanged() {
-    let stability = Stability { enabled: true, ..Stability::default() };
+    let stability = Stability { min_run: Span::seconds(300), ..Stability::default() };
     let mut scheduler = cluster(Settings { stability, ..settings(&[]) }, &[gpus("s0", 1)]);
     let old = come(&mut scheduler, 0, wide("old", 1));
     decide(&mut scheduler, 101);

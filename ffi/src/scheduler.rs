@@ -23,7 +23,7 @@ use crate::{
 /// parameters = {}                    # of the engine; see struct trainmaster_engine
 /// fallback = "fifo"                  # takes over ...
 /// fallback_after = 3                 # ... after this many consecutive failures
-/// stability = { min_run = "5m", rescales_per_hour = 4, payback = 2.0 }    # or "off"
+/// stability = { min_run = "1m", rescales_per_hour = 12, payback = 2.0 }    # or "off"
 /// shape = { equal_per_server = false, colocate = true, grow_in_place = true, oversubscribe = 1.0 }
 /// caps = { urgency = 10 }            # also utility, priority: the most that owners may claim
 /// queues = {}                        # such as { batch = { gpu = 8, memory = "1TiB" } }: the most they may have

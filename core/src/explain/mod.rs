@@ -246,8 +246,8 @@ fn keeps(state: &State, job: &Job, shape: Shape, rule: Keeps) -> String {
             )
         }
         Keeps::Rescales { left: Some(left) } => format!(
-            "keeps {shape} for another {left}: an hour has at most {} of shape (stability.rescales_per_hour)",
-            counted(rules.rescales_per_hour, "change")
+            "keeps {shape} for another {left}: an hour has at most {} for another shape (stability.rescales_per_hour)",
+            counted(rules.rescales_per_hour, "restart")
         ),
         Keeps::Rescales { left: None } => {
             format!("keeps {shape}: no changes of shape are allowed (stability.rescales_per_hour)")

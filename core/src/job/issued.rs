@@ -38,7 +38,7 @@ pub struct Issued {
     /// Time at which slots were last given or changed. A withdrawal of all slots leaves it as it is. Before the first
     /// slots: the job's arrival.
     pub changed: Time,
-    /// Times of changes of shape while the job ran, within the last hour. The newest is last.
+    /// Times of changes of shape that restarted the running job, within the last hour. The newest is last.
     pub rescaled_at: Vec<Time>,
     /// Number of changes of shape while the job ran.
     pub rescales: u32,

@@ -58,7 +58,7 @@ pub struct Stability {
     pub enabled: bool,
     /// Minimum time between changes of a shape.
     pub min_run: Span,
-    /// Maximum number of changes of a running job per hour.
+    /// Maximum number of changes of shape per hour that restart a running job.
     pub rescales_per_hour: u32,
     /// A job isn't restarted if it is predicted to end within this many restart costs.
     pub payback: f64,
@@ -66,7 +66,7 @@ pub struct Stability {
 
 impl Default for Stability {
     fn default() -> Self {
-        Self { enabled: true, min_run: Span::seconds(300), rescales_per_hour: 4, payback: 2.0 }
+        Self { enabled: true, min_run: Span::seconds(60), rescales_per_hour: 12, payback: 2.0 }
     }
 }
 

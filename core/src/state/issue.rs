@@ -146,6 +146,8 @@ impl State {
         }
         if was_running && shape_changed {
             job.issued.rescales += 1;
+        }
+        if was_running && shape_changed && !stays {
             job.issued.rescaled_at.retain(|at| *at > Time(now.0 - HOUR.0));
             job.issued.rescaled_at.push(now);
         }
