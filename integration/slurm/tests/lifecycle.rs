@@ -33,8 +33,9 @@ fn training_jobs_are_sized_resized_and_survive() {
     let unknown = site.ask(r#"{"command":"explain","job":"4711"}"#);
     assert!(unknown["error"].to_string().contains("4711"));
 
-    // Other jobs take their share. The job restarts from its checkpoint with less, or moves.
-    let others = ["b", "c", "d"].map(|name| site.submit(name, &training(20, "#TRAINMASTER worker.gpu = 1")));
+    // Other jobs take their share. The job restarts from its checkpoint with less, or moves. They train on until after
+    // the crash: Slurm shows a job that it restarts when its training is done as cancelled.
+    let others = ["b", "c", "d"].map(|name| site.submit(name, &training(60, "#TRAINMASTER worker.gpu = 1")));
     until("it changes", || given(&first).contains("workers=") && given(&first) != at_first);
     until("it goes on", || site.output("first").contains("resuming from a checkpoint"));
     assert_ne!(site.field(&first, "Restarts"), "0");
