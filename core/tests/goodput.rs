@@ -4,8 +4,9 @@ mod common;
 
 use common::build::{cluster, gpus, plain, plain_with, report, ring, running, runs, seen, shape, submit};
 use trainmaster_core::{
-    End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, Span, Time, job::Convergence,
-    job::ProfiledSpeed, settings::Parameter,
+    End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, Span, Time,
+    job::{Convergence, ProfiledSpeed},
+    settings::{Parameter, Stability},
 };
 
 /// A ring job of `steps` steps that takes `time(w)` seconds for each.
@@ -52,6 +53,20 @@ fn it_jumps_over_numbers_that_are_slower() {
     let flat = submit(&mut scheduler, 0, known("flat", 1000, (1, 8, 1), |w| 10.0 / (1.0 + 0.01 * w)));
     scheduler.decide(Time(0));
     assert_eq!((workers(&scheduler, jumps), workers(&scheduler, flat)), (4, 4));
+}
+
+/// A job with a month left leaves its GPU to one that takes a minute.
+#[test]
+fn short_jobs_stop_long_ones() {
+    for grow_in_place in [true, false] {
+        let mut settings = plain("goodput");
+        settings.shape.grow_in_place = grow_in_place;
+        let mut scheduler = cluster(settings, &[gpus("s0", 1)]);
+        let long = running(&mut scheduler, 0, known("long", 2_000_000, (1, 1, 1), |_| 1.0));
+        let short = submit(&mut scheduler, 1000, known("short", 60, (1, 1, 1), |_| 1.0));
+        scheduler.decide(Time(1000));
+        assert_eq!(runs(&scheduler, &[long, short]), [false, true], "grow_in_place: {grow_in_place}");
+    }
 }
 
 /// While a short job comes every 40 seconds, as long as one takes, the long one is last. It runs in the end.
@@ -169,4 +184,65 @@ fn workers_that_restarts_would_move_stay() {
             assert_eq!(after, before);
         }
     }
+}
+
+/// Three jobs end one after the other, and the fourth gets their GPUs. An hour has one restart for that.
+#[test]
+fn only_restarts_count_against_the_hourly_limit() {
+    for (grow_in_place, expected) in [(true, [2, 3, 4]), (false, [2, 2, 2])] {
+        let mut settings = plain("goodput");
+        settings.shape.grow_in_place = grow_in_place;
+        let min_run = Span::seconds(10);
+        settings.stability = Stability { enabled: true, min_run, rescales_per_hour: 1, payback: 2.0 };
+        let mut scheduler = cluster(settings, &[gpus("s0", 4)]);
+        let others = ["a", "b", "c"].map(|name| running(&mut scheduler, 0, known(name, 1_000_000, (1, 1, 1), |_| 1.0)));
+        let grows = running(&mut scheduler, 0, known("grows", 1_000_000, (1, 4, 1), |w| 1.0 / w));
+        let after = [600, 1200, 1800].into_iter().zip(others).map(|(seconds, other)| {
+            let at = 1000 * seconds;
+            scheduler.apply(Time(at), Event::JobEnded { job: other, end: End::Completed }).unwrap();
+            let gone =
+                Event::Observed { job: other, incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
+            scheduler.apply(Time(at), gone).unwrap();
+            scheduler.decide(Time(at));
+            // What it had ends first, where it is restarted.
+            let incarnation = scheduler.state().job(grows).unwrap().issued.incarnation;
+            if incarnation != Incarnation(1) {
+                let gone = Event::Observed {
+                    job: grows,
+                    incarnation: Incarnation(incarnation.0 - 1),
+                    slots: Vec::new(),
+                    phase: Phase::Stopped,
+                };
+                scheduler.apply(Time(at + 1), gone).unwrap();
+            }
+            seen(&mut scheduler, at + 2, grows);
+            workers(&scheduler, grows)
+        });
+        assert_eq!(after.collect::<Vec<_>>(), expected, "grow_in_place: {grow_in_place}");
+    }
+}
+
+/// A restart of 10 s has to pay back twice, so the shape stays for 20 s, though `min_run` is 5 s.
+#[test]
+fn a_restart_keeps_the_shape_until_it_pays_back() {
+    let mut settings = plain("goodput");
+    settings.shape.grow_in_place = false;
+    settings.stability = Stability { enabled: true, min_run: Span::seconds(5), rescales_per_hour: 100, payback: 2.0 };
+    let mut scheduler = cluster(settings, &[gpus("s0", 2)]);
+    let other = running(&mut scheduler, 0, known("other", 1_000_000, (1, 1, 1), |_| 1.0));
+    let grows = running(&mut scheduler, 0, known("grows", 1_000_000, (1, 2, 1), |w| 1.0 / w));
+    let kept = |scheduler: &Scheduler, at: i64| {
+        let findings = scheduler.explain(Time(at), grows).unwrap().findings;
+        findings.into_iter().map(|finding| finding.text).find(|text| text.contains("stability.payback"))
+    };
+    assert_eq!(kept(&scheduler, 1000), None, "a first start isn't a restart");
+    scheduler.apply(Time(600_000), Event::JobEnded { job: other, end: End::Completed }).unwrap();
+    let gone = Event::Observed { job: other, incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
+    scheduler.apply(Time(600_000), gone).unwrap();
+    scheduler.decide(Time(600_000));
+    assert_eq!(workers(&scheduler, grows), 2);
+    seen(&mut scheduler, 601_000, grows);
+    let text = kept(&scheduler, 612_000).expect("it is pinned");
+    assert!(text.contains("for another 8s") && text.contains("stays for 20s"), "{text}");
+    assert_eq!(kept(&scheduler, 621_000), None);
 }

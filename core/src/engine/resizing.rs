@@ -25,8 +25,7 @@ use crate::{
 /// second one may gain nothing.
 const TRY_PAYS: f64 = 4.0;
 
-/// A restart must pay within this part of the time for which the job has kept each of its shapes so far, because the
-/// next one probably won't last longer.
+/// A restart must pay within this part of the job's age per start, because the next change probably comes about then.
 const PAYS_WITHIN: f64 = 0.25;
 
 /// A job counts as so much older, so that the first change may come soon.
@@ -313,7 +312,7 @@ impl Resizing {
     }
 }
 
-/// The time within which a restart of a job must pay, in seconds: the more often it was restarted, the shorter.
+/// The time within which a restart of a job must pay, in seconds: the more often it was started, the shorter.
 fn pays_within(job: &Job, state: &State) -> f64 {
     let age = (state.now - job.arrival).max(Span::ZERO).as_seconds() + YOUNG.as_seconds();
     PAYS_WITHIN * age / f64::from(job.issued.incarnation.0.max(1))

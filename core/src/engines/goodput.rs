@@ -20,10 +20,10 @@
 //! * All jobs get their smallest shape before any grows: those of a higher priority first, then the dearer ones.
 //! * A job whose speed isn't measured counts as the median one. While few of a job's speeds are measured, it tries more
 //!   workers where there is idle room.
-//! * A running job is restarted with more workers only if that gets it further within a quarter of the time for which
-//!   it has kept a shape so far, on average. Where each change is a restart, the workers that a job has count as faster
-//!   than new ones, so that they don't go back and forth. It is stopped if others come first and leave no room for its
-//!   smallest shape; their work includes the restart that they need.
+//! * A running job is restarted with more workers only if that gets it further within a quarter of its age per start.
+//!   Where each change is a restart, what a job has beyond its smallest shape counts as faster than what it hasn't, so
+//!   that workers don't go back and forth. It is stopped if others come first and leave no room for its smallest shape;
+//!   their work includes the restart that they need.
 //!
 //! Choose it for jobs whose speed is measured and whose end is known or predicted, most of all if owners leave the
 //! number of workers, or the batch, to the scheduler. Cost for J jobs: O(J·k log J) with the k shapes of a job that are
@@ -61,7 +61,8 @@ const FLAT: u32 = 16;
 /// The gain of a worker that is tried without a predicted gain: below all others, so that it takes idle room alone.
 const TRY: f64 = 1e-100;
 
-/// Where each change of shape is a restart, a worker that a job has counts as so much faster than a new one would be.
+/// Where each change of shape is a restart, a job's progress by what it has beyond its smallest shape counts as so many
+/// times the progress by what it hasn't.
 const KEPT: f64 = 1.5;
 
 /// Number of times that units which unearned changes leave are handed out again.
@@ -141,8 +142,8 @@ struct Plan<'a> {
     price: f64,
     /// One more worker is tried up to this number.
     tries: u32,
-    /// The workers that it can't lose or get back without a restart.
-    kept: u32,
+    /// The shape that it can't leave without a restart.
+    kept: Shape,
     shape: Shape,
     /// The corners of its speed's hull, from its smallest shape on.
     path: Vec<Step>,
@@ -181,8 +182,9 @@ impl Goodput {
         let mut plans: Vec<Plan<'_>> = Vec::with_capacity(forecasts.len());
         let restarts = self.rescale_cost && !self.resizing.in_place(state);
         for forecast in forecasts {
-            let has = forecast.job.verdict.allocation().filter(|_| restarts);
-            let kept = has.map_or(0, |has| has.shape().workers);
+            let keeps = restarts && forecast.job.learnt.restart_cost > Span::ZERO;
+            let has = forecast.job.verdict.allocation().filter(|_| keeps);
+            let kept = has.map_or(Shape::default(), |has| has.shape());
             let tries = if self.explore { worth_trying(forecast.job) } else { 0 };
             let (path, speeds) = path(&forecast, tries, state);
             round.budget.spend(speeds)?;
@@ -227,7 +229,9 @@ impl Goodput {
             let step = plan.path.get(plan.next)?;
             // All get their smallest shape before any grows.
             let class = (plan.next == 0).then(|| state.priority(plan.forecast.job));
-            let kept = if step.shape.workers <= plan.kept { KEPT } else { 1.0 };
+            let has = |Shape { workers, servers }| workers <= plan.kept.workers && servers <= plan.kept.servers;
+            // Which jobs run at all doesn't depend on what they have.
+            let kept = if plan.next > 0 && has(step.shape) { KEPT } else { 1.0 };
             // The bits of positive floats have the order of the floats.
             Some((class, (plan.price * step.slope * kept).to_bits(), Reverse(at as u32)))
         };
@@ -252,7 +256,7 @@ impl Goodput {
         Ok(())
     }
 
-    /// Reverts changes of running jobs that save less than their [restart costs](Resizing::earned). Returns whether
+    /// Reverts changes of running jobs that don't [make up](Resizing::earned) for their restarts. Returns whether
     /// there were any.
     fn keep_what_restarts_do_not_earn(&self, plans: &mut [Plan<'_>], ledger: &mut Ledger, state: &State) -> bool {
         let mut any = false;

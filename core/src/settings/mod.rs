@@ -56,11 +56,12 @@ impl std::fmt::Display for Parameter {
 pub struct Stability {
     /// Off, to reproduce the papers.
     pub enabled: bool,
-    /// Minimum time between changes of a shape.
+    /// Minimum time between changes of a shape. After a change that restarted the job, `payback` restart costs, up to
+    /// five times this.
     pub min_run: Span,
-    /// Maximum number of changes of shape per hour that restart a running job.
+    /// Number of changes of shape within an hour that may restart a running job. After them it keeps its shape.
     pub rescales_per_hour: u32,
-    /// A job isn't restarted if it is predicted to end within this many restart costs.
+    /// A job isn't restarted if it is predicted to end within this many restart costs, or was restarted within them.
     pub payback: f64,
 }
 

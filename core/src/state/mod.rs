@@ -54,13 +54,15 @@ use crate::{
     reason::{Reason, Scope},
     resources::{Amounts, ResourceTypes},
     server::Server,
-    settings::{Mode, Settings},
+    settings::{Mode, Settings, Stability},
     tables::table,
     time::{Span, Time},
 };
 
 /// Maximum time for which open resyncs can delay decisions.
 const LONGEST_SYNC: Span = Span::seconds(10);
+/// Maximum time for which a shape stays after a restart, in times of `stability.min_run`.
+const LONGEST_RUN: i64 = 5;
 /// The period of `stability.rescales_per_hour`.
 const HOUR: Span = Span::seconds(3600);
 
@@ -78,7 +80,7 @@ pub enum Mandate {
 /// The stability rule that pins a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// The shape is younger than `min_run`.
+    /// The shape is younger than `min_run`, or than the restart for it takes to pay back.
     MinRun {
         /// Time until the shape is old enough.
         left: Span,
@@ -286,7 +288,7 @@ impl State {
         job.limit_at().is_some_and(|at| at <= self.now)
     }
 
-    /// Whether stability pins the job: it is within its minimum run time, has used up its rescales per hour, or is so
+    /// Whether stability pins the job: it is within its minimum run time, has used up its restarts per hour, or is so
     /// near its end that a restart doesn't pay back.
     fn is_stable(&self, job: &Job) -> bool {
         let rule = || self.keeps_min_run(job).or_else(|| self.keeps_budget(job)).or_else(|| self.keeps_to_end(job));
@@ -312,9 +314,18 @@ impl State {
             && job.issued.allocation.as_ref() == job.verdict.allocation()
     }
 
+    /// The time for which the job keeps its present shape at least: `min_run`. If the change to it was a restart, as long
+    /// as the restart takes to pay back, up to [`LONGEST_RUN`] times `min_run`: jobs report what a restart costs.
+    pub(crate) fn keeps_for(&self, job: &Job) -> Span {
+        let Stability { min_run, payback, .. } = self.settings.stability;
+        let restarted = job.issued.rescaled_at.last() == Some(&job.issued.changed);
+        let cost = if restarted { Span::from_seconds(job.learnt.restart_cost.as_seconds() * payback) } else { min_run };
+        cost.min(Span(min_run.0.saturating_mul(LONGEST_RUN))).max(min_run)
+    }
+
     fn keeps_min_run(&self, job: &Job) -> Option<Keeps> {
-        let (age, min_run) = (self.now - job.issued.changed, self.settings.stability.min_run);
-        (age < min_run).then(|| Keeps::MinRun { left: Span(min_run.0 - age.0) })
+        let (age, kept) = (self.now - job.issued.changed, self.keeps_for(job));
+        (age < kept).then(|| Keeps::MinRun { left: Span(kept.0 - age.0) })
     }
 
     fn keeps_budget(&self, job: &Job) -> Option<Keeps> {

@@ -221,7 +221,7 @@ pub(super) fn settings(engine: &str) -> String {
         _ => String::new(),
     };
     let shape = if engine == "mlfs" { "[shape]\noversubscribe = 2.0\n" } else { "" };
-    // The defaults (5 minutes, 4 an hour), 200 times faster.
+    // Five minutes and four restarts an hour, 200 times faster.
     format!(
         "engine = \"{engine}\"\n[parameters]\n{parameters}\n[stability]\nmin_run = \"1.5s\"\n\
          rescales_per_hour = 800\n{shape}"

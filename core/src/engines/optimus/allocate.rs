@@ -157,7 +157,7 @@ impl Optimus {
     }
 }
 
-/// Reverts a running job's new shape if it saves less than its restart [costs](Resizing::earned). In order of arrival.
+/// Reverts a running job's new shape if it doesn't [make up](Resizing::earned) for its restart. In order of arrival.
 /// Returns whether any was reverted.
 pub(super) fn keep_what_restarts_do_not_earn(
     state: &State,
