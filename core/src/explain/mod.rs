@@ -240,8 +240,8 @@ fn keeps(state: &State, job: &Job, shape: Shape, rule: Keeps) -> String {
     let rules = &state.settings.stability;
     match rule {
         Keeps::MinRun { left } if state.keeps_for(job) > rules.min_run => format!(
-            "keeps {shape} for another {left}: after a restart, which costs {}, a shape stays for {} (stability.min_run \
-             and stability.payback)",
+            "keeps {shape} for another {left}: after a restart, which costs {}, a shape stays for {} \
+             (stability.min_run, stability.payback)",
             job.learnt.restart_cost,
             state.keeps_for(job)
         ),

@@ -314,8 +314,8 @@ impl State {
             && job.issued.allocation.as_ref() == job.verdict.allocation()
     }
 
-    /// The time for which the job keeps its present shape at least: `min_run`. If the change to it was a restart, as long
-    /// as the restart takes to pay back, up to [`LONGEST_RUN`] times `min_run`: jobs report what a restart costs.
+    /// The time for which the job keeps its present shape at least: `min_run`. If the change to it was a restart, as
+    /// long as the restart takes to pay back, up to [`LONGEST_RUN`] times `min_run`: jobs report what a restart costs.
     pub(crate) fn keeps_for(&self, job: &Job) -> Span {
         let Stability { min_run, payback, .. } = self.settings.stability;
         let restarted = job.issued.rescaled_at.last() == Some(&job.issued.changed);
