@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,9 @@ class PSServer:
 
     def begin(self, ctx: Context) -> None:
         self._async = ctx.job.mode == "async"
-        self._last = ctx.job.convergence.max_epochs * training.steps_per_epoch(ctx.job)
+        # The first server's steps count: workers' gradients come in another order at each.
+        last = ctx.job.convergence.max_epochs * training.steps_per_epoch(ctx.job)
+        self._last = last if ctx.rank == 0 else math.inf
         self._world = ctx.world
         self._round = ctx.round
         self._flag = GO
