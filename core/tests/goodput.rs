@@ -22,6 +22,18 @@ fn known(name: &str, steps: u32, workers: (u32, u32, u32), time: impl Fn(f64) ->
     }
 }
 
+/// A job of one incarnation ends and is gone.
+fn ends(scheduler: &mut Scheduler, at: i64, job: JobId) {
+    scheduler.apply(Time(at), Event::JobEnded { job, end: End::Completed }).unwrap();
+    gone(scheduler, at, job, 1);
+}
+
+fn gone(scheduler: &mut Scheduler, at: i64, job: JobId, incarnation: u32) {
+    let incarnation = Incarnation(incarnation);
+    let event = Event::Observed { job, incarnation, slots: Vec::new(), phase: Phase::Stopped };
+    scheduler.apply(Time(at), event).unwrap();
+}
+
 fn workers(scheduler: &Scheduler, job: JobId) -> u32 {
     shape(scheduler, job).workers
 }
@@ -78,9 +90,7 @@ fn no_job_waits_for_ever() {
     for number in 0..2000 {
         let end = running.take().filter(|job| *job != long);
         if let Some(job) = end {
-            scheduler.apply(Time(at), Event::JobEnded { job, end: End::Completed }).unwrap();
-            let gone = Event::Observed { job, incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
-            scheduler.apply(Time(at), gone).unwrap();
+            ends(&mut scheduler, at, job);
         }
         let short = submit(&mut scheduler, at, known(&format!("short-{number}"), 4, (1, 1, 1), |_| 10.0));
         scheduler.decide(Time(at));
@@ -121,9 +131,7 @@ fn growing_jobs_stay_where_they_are() {
     jobs.iter().for_each(|job| seen(&mut scheduler, 4000, *job));
     let before = jobs.map(|job| workers(&scheduler, job));
     assert_eq!(before.iter().sum::<u32>(), 16, "{before:?}");
-    scheduler.apply(Time(5000), Event::JobEnded { job: jobs[0], end: End::Completed }).unwrap();
-    let gone = Event::Observed { job: jobs[0], incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
-    scheduler.apply(Time(5000), gone).unwrap();
+    ends(&mut scheduler, 5000, jobs[0]);
     let slots = |scheduler: &Scheduler, job: JobId| {
         scheduler.state().job(job).unwrap().verdict.allocation().unwrap().slots().to_vec()
     };
@@ -149,10 +157,7 @@ fn a_restart_pays_soon_or_it_waits() {
         let grows = running(&mut scheduler, 0, JobSpec { restart_cost: Some(Span::seconds(20)), ..spec });
         assert_eq!(workers(&scheduler, grows), 4);
         let at = 1000 * seconds;
-        scheduler.apply(Time(at), Event::JobEnded { job: other, end: End::Completed }).unwrap();
-        let gone =
-            Event::Observed { job: other, incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
-        scheduler.apply(Time(at), gone).unwrap();
+        ends(&mut scheduler, at, other);
         scheduler.decide(Time(at));
         assert_eq!(workers(&scheduler, grows), expected, "after {seconds} s");
     }
@@ -199,21 +204,12 @@ fn only_restarts_count_against_the_hourly_limit() {
         let grows = running(&mut scheduler, 0, known("grows", 1_000_000, (1, 4, 1), |w| 1.0 / w));
         let after = [600, 1200, 1800].into_iter().zip(others).map(|(seconds, other)| {
             let at = 1000 * seconds;
-            scheduler.apply(Time(at), Event::JobEnded { job: other, end: End::Completed }).unwrap();
-            let gone =
-                Event::Observed { job: other, incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
-            scheduler.apply(Time(at), gone).unwrap();
+            ends(&mut scheduler, at, other);
             scheduler.decide(Time(at));
             // What it had ends first, where it is restarted.
             let incarnation = scheduler.state().job(grows).unwrap().issued.incarnation;
             if incarnation != Incarnation(1) {
-                let gone = Event::Observed {
-                    job: grows,
-                    incarnation: Incarnation(incarnation.0 - 1),
-                    slots: Vec::new(),
-                    phase: Phase::Stopped,
-                };
-                scheduler.apply(Time(at + 1), gone).unwrap();
+                gone(&mut scheduler, at + 1, grows, incarnation.0 - 1);
             }
             seen(&mut scheduler, at + 2, grows);
             workers(&scheduler, grows)
@@ -222,7 +218,8 @@ fn only_restarts_count_against_the_hourly_limit() {
     }
 }
 
-/// A restart of 10 s has to pay back twice, so the shape stays for 20 s, though `min_run` is 5 s.
+/// A restart of 10 s has to pay back twice, so the shape stays for 20 s, though `min_run` is 5 s. A job that says that
+/// restarts take it days keeps its shape for 25 s.
 #[test]
 fn a_restart_keeps_the_shape_until_it_pays_back() {
     let mut settings = plain("goodput");
@@ -236,13 +233,17 @@ fn a_restart_keeps_the_shape_until_it_pays_back() {
         findings.into_iter().map(|finding| finding.text).find(|text| text.contains("stability.payback"))
     };
     assert_eq!(kept(&scheduler, 1000), None, "a first start isn't a restart");
-    scheduler.apply(Time(600_000), Event::JobEnded { job: other, end: End::Completed }).unwrap();
-    let gone = Event::Observed { job: other, incarnation: Incarnation(1), slots: Vec::new(), phase: Phase::Stopped };
-    scheduler.apply(Time(600_000), gone).unwrap();
+    ends(&mut scheduler, 600_000, other);
     scheduler.decide(Time(600_000));
     assert_eq!(workers(&scheduler, grows), 2);
     seen(&mut scheduler, 601_000, grows);
     let text = kept(&scheduler, 612_000).expect("it is pinned");
     assert!(text.contains("for another 8s") && text.contains("stays for 20s"), "{text}");
     assert_eq!(kept(&scheduler, 621_000), None);
+    let days = Some(Span::seconds(2 * 86_400));
+    let told = Report { seq: 1, step: 1, epoch: 1, steps_per_epoch: 1, restart: days, ..Report::default() };
+    report(&mut scheduler, 621_000, grows, told).unwrap();
+    let text = kept(&scheduler, 622_000).expect("it is pinned");
+    assert!(text.contains("for another 3s") && text.contains("stays for 25s"), "{text}");
+    assert_eq!(kept(&scheduler, 626_000), None);
 }

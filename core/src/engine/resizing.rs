@@ -25,7 +25,7 @@ use crate::{
 /// second one may gain nothing.
 const TRY_PAYS: f64 = 4.0;
 
-/// A restart must pay within this part of the job's age per start, because the next change probably comes about then.
+/// A restart must pay within this part of the job's age per start: the more often it was started, the sooner.
 const PAYS_WITHIN: f64 = 0.25;
 
 /// A job counts as so much older, so that the first change may come soon.
