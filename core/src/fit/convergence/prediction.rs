@@ -181,18 +181,17 @@ impl LossFit {
             let before = NOISE.map(|z| z * self.noise_at(epoch - 1));
             let after = NOISE.map(|z| z * self.noise_at(epoch));
             let fall = fall(epoch);
+            // NOISE ascends, so that an epoch is flat from some value of its noise on.
+            let flat = before.map(|value| after.partition_point(|next| fall + value - next >= rule.threshold));
             let mut next = vec![[0.0; NOISE.len()]; patience];
             let mut stopped = 0.0;
             for (run, row) in chances.iter().enumerate() {
-                for (from, chance) in row.iter().enumerate().filter(|(_, c)| **c > 0.0) {
+                for (chance, &flat) in row.iter().zip(&flat).filter(|(chance, _)| **chance > 0.0) {
                     let each = chance / NOISE.len() as f64;
-                    for (to, value) in after.iter().enumerate() {
-                        let is_flat = fall + before[from] - value < rule.threshold;
-                        match (is_flat, run + 1 == patience) {
-                            (false, _) => next[0][to] += each,
-                            (true, false) => next[run + 1][to] += each,
-                            (true, true) => stopped += each,
-                        }
+                    next[0][..flat].iter_mut().for_each(|sum| *sum += each);
+                    match next.get_mut(run + 1) {
+                        Some(next) => next[flat..].iter_mut().for_each(|sum| *sum += each),
+                        None => (flat..NOISE.len()).for_each(|_| stopped += each),
                     }
                 }
             }
