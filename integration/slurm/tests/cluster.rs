@@ -37,6 +37,17 @@ pub(crate) fn available() -> bool {
     false
 }
 
+/// A program without the variables by which cargo describes the tested package: a build script that sees others than
+/// before runs again, and all that depends on it is built again.
+pub(crate) fn outside(program: &str) -> Command {
+    let mut command = Command::new(program);
+    let described = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(described)).for_each(|(name, _)| {
+        command.env_remove(name);
+    });
+    command
+}
+
 fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
@@ -63,11 +74,11 @@ impl Plugins {
         };
         let folder = root().join("target").join(name);
         if !done.contains(&self) {
-            // The Makefile uses the cargo that runs this test. In a test of all packages, the dependencies are built
-            // already.
-            let mut make = Command::new("make");
+            // The Makefile uses the cargo that runs this test. A test of all packages has built the same libraries,
+            // because their features depend on what is built with them.
+            let mut make = outside("make");
             make.arg("-C").arg(root().join("integration/slurm"));
-            make.arg("PROFILE=dev").arg(format!("PACKAGES=--workspace --lib{features}"));
+            make.arg("PROFILE=dev").arg(format!("PACKAGES=--workspace --lib --tests{features}"));
             make.arg(format!("OUT={}", folder.display())).arg(format!("CARGO={}", env!("CARGO")));
             let made = make.output().expect("make");
             assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));

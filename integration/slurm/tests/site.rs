@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::cluster::{Cluster, Plugins, root, until};
+use super::cluster::{Cluster, Plugins, outside, root, until};
 
 /// The two lines for slurm.conf.
 pub(crate) const BOTH: &str = "SlurmctldPlugstack=trainmaster\nJobSubmitPlugins=trainmaster";
@@ -94,7 +94,8 @@ impl Setup<'_> {
 pub(crate) fn programs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let built = Command::new(env!("CARGO")).args(["build", "--locked", "--workspace", "--bins"]).output().unwrap();
+        let build = ["build", "--locked", "--workspace", "--bins", "--tests"];
+        let built = outside(env!("CARGO")).args(build).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         root().join("target/debug")
     })
