@@ -1689,8 +1689,9 @@ uint32_t trainmaster_engines_list(const struct trainmaster_engines **engines,
 // Frees a list of engines. NULL is nothing. Any thread.
 void trainmaster_engines_free(const struct trainmaster_engines *engines);
 
-// Predictions of a job's fits for a number of workers and parameter servers (0 for all-reduce), from the last
-// trainmaster_scheduler_commit_fits() or _decide(). Unknown values are not in `known`.
+// Predictions of a job's fits for a number of workers and parameter servers, from the last
+// trainmaster_scheduler_commit_fits() or _decide(). Unknown values are not in `known`. `servers` of all-reduce: 1 for
+// workers on one server, 2 for workers on several, 0 for as the job is now.
 //
 // Errors: NULL, SIZE, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 uint32_t trainmaster_scheduler_predict(const struct trainmaster_scheduler *scheduler,

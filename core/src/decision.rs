@@ -130,6 +130,11 @@ impl Allocation {
         Shape { workers: self.workers, servers: self.slots.len() as u32 - self.workers }
     }
 
+    /// Whether all workers are on one server. O(workers).
+    pub fn is_together(&self) -> bool {
+        self.of(Role::Worker).windows(2).all(|pair| pair[0].server == pair[1].server)
+    }
+
     /// Whether the slot computes now. A worker does if some of its work runs, a parameter server if any work runs. All
     /// slots do if the engine doesn't schedule work. Idle slots are charged memory and disk only. O(log work), for a
     /// parameter server O(work).

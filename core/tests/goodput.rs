@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::build::{cluster, gpus, plain, plain_with, report, ring, running, runs, seen, shape, submit};
+use common::build::{cluster, gpus, plain, plain_with, report, ring, running, runs, seen, set, shape, submit};
 use trainmaster_core::{
-    End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, Span, Time,
+    End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, ServerSpec, Span, Time,
     job::{Convergence, ProfiledSpeed},
     settings::{Parameter, Stability},
 };
@@ -246,4 +246,118 @@ fn a_restart_keeps_the_shape_until_it_pays_back() {
     let text = kept(&scheduler, 622_000).expect("it is pinned");
     assert!(text.contains("for another 3s") && text.contains("stays for 25s"), "{text}");
     assert_eq!(kept(&scheduler, 626_000), None);
+}
+
+/// Servers of the workers of a job.
+fn places(scheduler: &Scheduler, job: JobId) -> Vec<u32> {
+    let state = scheduler.state();
+    let allocation = state.job(job).unwrap().verdict.allocation();
+    allocation.iter().flat_map(|has| has.slots()).map(|slot| slot.server.0).collect()
+}
+
+/// Steps of two workers on two servers take 12 s, those of one worker 9 s, and of four on one server 3 s. The job
+/// leaves the second server, and grows once its own one has room.
+#[test]
+fn workers_that_are_slow_apart_share_a_server() {
+    for in_place in [true, false] {
+        let mut settings = plain("goodput");
+        settings.shape.grow_in_place = in_place;
+        let mut scheduler = cluster(settings, &[gpus("s0", 4), gpus("s1", 4)]);
+        let others = ["a", "b"].map(|name| running(&mut scheduler, 0, known(name, 1_000_000, (3, 3, 3), |w| 1.0 / w)));
+        let near = running(&mut scheduler, 0, known("near", 10_000, (1, 4, 1), |w| 1.0 + 8.0 / w));
+        assert_eq!(places(&scheduler, near), [0, 1], "nothing is known of workers on several servers");
+        for seq in 1..=20 {
+            let (step, duration) = (seq * 5, Span::seconds(60));
+            let told = Report { seq, step, steps: 5, duration, workers: 2, steps_per_epoch: 1, ..Report::default() };
+            let told = Report { epoch: told.step as u32, ..told };
+            report(&mut scheduler, 100_000 * seq as i64, near, told).unwrap();
+        }
+        let mut at = 2_001_000;
+        scheduler.decide(Time(at));
+        let here = places(&scheduler, near);
+        assert_eq!(here.len(), 1, "in place: {in_place}");
+        let incarnation = |scheduler: &Scheduler| scheduler.state().job(near).unwrap().issued.incarnation.0;
+        let mut settle = |scheduler: &mut Scheduler| {
+            at += 500_000;
+            if incarnation(scheduler) > 1 {
+                gone(scheduler, at, near, incarnation(scheduler) - 1);
+            }
+            seen(scheduler, at + 1, near);
+            at
+        };
+        let at = settle(&mut scheduler);
+        let job = others.into_iter().find(|job| places(&scheduler, *job)[0] == here[0]).unwrap();
+        ends(&mut scheduler, at + 2, job);
+        scheduler.decide(Time(at + 2));
+        assert_eq!(places(&scheduler, near), [here[0]; 4], "in place: {in_place}");
+        assert_eq!(incarnation(&scheduler) > 1, !in_place);
+    }
+}
+
+/// A job is on two servers. When there is room on that of its first worker, the other one comes there, without a
+/// restart.
+#[test]
+fn workers_come_together_without_a_restart() {
+    let mut scheduler = cluster(plain("goodput"), &[gpus("s0", 4), gpus("s1", 4)]);
+    let spec = |name: &str, workers: u32| known(name, 1_000_000, (workers, workers, workers), |w| 1.0 / w);
+    let others = [("a", 3), ("b", 3)].map(|(name, workers)| running(&mut scheduler, 0, spec(name, workers)));
+    let near = running(&mut scheduler, 0, known("near", 10_000, (1, 2, 1), |w| 1.0 / w));
+    let before = places(&scheduler, near);
+    assert_eq!(before, [0, 1]);
+    let job = others.into_iter().find(|job| places(&scheduler, *job)[0] == before[0]).unwrap();
+    ends(&mut scheduler, 10_000, job);
+    scheduler.decide(Time(10_000));
+    assert_eq!(places(&scheduler, near), [before[0]; 2]);
+    assert_eq!(scheduler.state().job(near).unwrap().issued.incarnation, Incarnation(1));
+}
+
+/// The server of a job drains, and no other one has room for all its workers. It moves, though it is slower on two.
+#[test]
+fn a_job_leaves_a_draining_server_for_several() {
+    let mut scheduler = cluster(plain("goodput"), &[gpus("s0", 2)]);
+    let moves = running(&mut scheduler, 0, known("moves", 100_000, (2, 2, 2), |w| 1.0 + 8.0 / w));
+    assert_eq!(places(&scheduler, moves), [0, 0]);
+    for name in ["s1", "s2"] {
+        set(&mut scheduler, 1000, gpus(name, 1));
+    }
+    set(&mut scheduler, 2000, ServerSpec { draining: true, ..gpus("s0", 2) });
+    scheduler.decide(Time(600_000));
+    assert_eq!(places(&scheduler, moves), [1, 2]);
+}
+
+/// Where no server has room for all three workers, a job on two servers grows there, and isn't restarted.
+#[test]
+fn a_job_that_finds_no_server_for_all_grows_where_it_is() {
+    let mut scheduler = cluster(plain("goodput"), &[gpus("s0", 4), gpus("s1", 4)]);
+    let spec = |name: &str, workers: u32| known(name, 1_000_000, (workers, workers, workers), |w| 1.0 / w);
+    let others = [("a", 3), ("b", 2), ("c", 1)].map(|(name, w)| running(&mut scheduler, 0, spec(name, w)));
+    let grows = running(&mut scheduler, 0, known("grows", 1_000_000, (1, 3, 1), |w| 1.0 / w));
+    let before = places(&scheduler, grows);
+    assert_eq!(before, [0, 1], "one GPU is free on each server");
+    ends(&mut scheduler, 100_000, others[2]);
+    scheduler.decide(Time(100_000));
+    let after = places(&scheduler, grows);
+    assert_eq!(
+        (after.len(), scheduler.state().job(grows).unwrap().issued.incarnation),
+        (3, Incarnation(1)),
+        "{after:?}"
+    );
+}
+
+/// What a job reports is filed by where its workers are, and while they move between one server and several not at all.
+#[test]
+fn speeds_are_known_by_place() {
+    let mut scheduler = cluster(plain("goodput"), &[gpus("s0", 1), gpus("s1", 1)]);
+    let apart = running(&mut scheduler, 0, JobSpec { examples: 256, ..ring("apart", (2, 2, 2)) });
+    let tell = |scheduler: &mut Scheduler, seq: u64, steps: u32| {
+        let duration = Span::seconds(10);
+        report(scheduler, 10_000 * seq as i64, apart, Report { seq, steps, duration, workers: 2, ..Report::default() })
+    };
+    (1..4).for_each(|seq| tell(&mut scheduler, seq, 10).unwrap());
+    scheduler.decide(Time(60_000));
+    let job = scheduler.state().job(apart).unwrap();
+    let fit = job.learnt.fits.speed.as_ref().unwrap();
+    assert!((fit.speed(2, 2) - 1.0).abs() < 0.01 && fit.speed(1, 2) > 1.02, "{} {}", fit.speed(2, 2), fit.speed(1, 2));
+    assert_eq!(job.speed(shape(&scheduler, apart)), Some(fit.speed(2, 2)));
+    assert!(job.learnt.speeds.samples().iter().all(|sample| sample.servers == 2));
 }

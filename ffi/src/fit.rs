@@ -92,8 +92,9 @@ impl trainmaster_prediction {
     }
 }
 
-/// Predictions of a job's fits for a number of workers and parameter servers (0 for all-reduce), from the last
-/// trainmaster_scheduler_commit_fits() or _decide(). Unknown values are not in `known`.
+/// Predictions of a job's fits for a number of workers and parameter servers, from the last
+/// trainmaster_scheduler_commit_fits() or _decide(). Unknown values are not in `known`. `servers` of all-reduce: 1 for
+/// workers on one server, 2 for workers on several, 0 for as the job is now.
 ///
 /// Errors: NULL, SIZE, BUSY, POISONED, PANIC, UNKNOWN_JOB. Threads: one at a time for a scheduler.
 #[unsafe(no_mangle)]
@@ -110,14 +111,15 @@ pub unsafe extern "C" fn trainmaster_scheduler_predict(
         borrow::writable(prediction, "prediction")?;
         let job = inner.core.state().job(JobId(job)).ok_or_else(|| unknown(job))?;
         let mut view = NOTHING;
-        if let Some(fit) = &job.learnt.fits.speed {
+        let shape = Shape { workers, servers };
+        if let (Some(fit), Some(speed)) = (&job.learnt.fits.speed, job.speed(shape)) {
             view.known |= trainmaster_known::Speed as u32;
-            (view.speed, view.speed_error) = (fit.speed(servers, workers), fit.relative_error(servers, workers));
+            (view.speed, view.speed_error) = (speed, fit.relative_error(job.places_at(shape), workers));
         }
         if let Some(at) = &job.learnt.fits.convergence {
             view = view.converging(at);
         }
-        if let Some(left) = job.remaining_time(Shape { workers, servers }) {
+        if let Some(left) = job.remaining_time(shape) {
             view.known |= trainmaster_known::Time as u32;
             view.remaining_ms = left.0;
         }

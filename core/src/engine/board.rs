@@ -72,6 +72,28 @@ impl Board {
         Ok(counts.and_then(|counts| self.take(state, job, &counts)))
     }
 
+    /// Places a whole shape on the fullest server that has room for it. Takes the room.
+    pub(crate) fn place_whole(
+        &mut self,
+        state: &State,
+        job: &Job,
+        shape: Shape,
+        budget: &mut Budget,
+    ) -> Result<Option<Arc<Allocation>>, EngineError> {
+        if !state.settings.shape.of(&job.spec).colocate && shape.servers > 0 {
+            return Ok(None);
+        }
+        let need = job.total(shape);
+        let mut visited = 0;
+        let takes = |id: &ServerId| {
+            visited += 1;
+            self.room.accepts(state, *id, job) && self.room.holds(*id, job, &need, shape.workers, shape.servers)
+        };
+        let found = self.free.fullest(&self.room, job.domain.as_deref(), &need).find(takes);
+        budget.spend(visited)?;
+        Ok(found.and_then(|server| self.take(state, job, &[Count { server, shape }])))
+    }
+
     /// Places a shape slot by slot on the servers that `choose` returns, and takes its room.
     pub(crate) fn place_each(
         &mut self,

@@ -1,11 +1,15 @@
 //! The predicted remaining time of a job by its shape.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
 use crate::{
+    decision::Allocation,
     fit::{Confidence, SpeedCurve, SpeedFit, SpeedOptions, SpeedSample, speed::SpeedTable},
     job::{Bounds, Job, Sizes},
-    shape::Shape,
+    resources::{Amounts, GPU},
+    server::Server,
+    shape::{Role, Shape},
+    state::State,
 };
 
 /// About how many speeds it takes to find the best batch of a job that may choose it, near each batch whose noise is
@@ -23,6 +27,8 @@ pub(crate) struct Forecast<'a> {
     table: Option<&'a SpeedTable>,
     /// The fit of a job that may choose its batch, in place of the curve.
     adaptive: Option<&'a SpeedFit>,
+    /// The number of workers that one server can hold, if the speed depends on whether they share one.
+    together: Option<u32>,
     /// Whether times are in seconds. Without a measured speed of any job, their unit is unknown.
     pub(crate) is_timed: bool,
     /// Q: remaining steps.
@@ -31,7 +37,7 @@ pub(crate) struct Forecast<'a> {
 
 impl<'a> Forecast<'a> {
     /// From the job's fits.
-    pub(crate) fn of(job: &'a Arc<Job>) -> Self {
+    pub(crate) fn of(job: &'a Arc<Job>, kinds: &Kinds<'_>) -> Self {
         let fit = job.learnt.fits.speed.as_ref();
         Self {
             job,
@@ -42,18 +48,41 @@ impl<'a> Forecast<'a> {
             },
             table: fit.and_then(|fit| fit.table()).map(|table| &**table),
             adaptive: fit.filter(|fit| fit.goodput().is_some()),
+            together: job.tells_places().then(|| kinds.most(&job.worker.amounts)),
             is_timed: fit.is_some(),
             steps: job.remaining_steps().0,
         }
     }
 
     /// The remaining time with that many workers and parameter servers, in seconds if it [is timed](Self::is_timed).
+    /// Workers of all-reduce that one server can hold count as sharing one.
     #[inline]
     pub(crate) fn time(&self, workers: u32, servers: u32) -> f64 {
+        self.time_at(workers, self.together.map_or(servers, |most| 1 + u32::from(workers > most)))
+    }
+
+    /// The remaining time with these slots.
+    pub(crate) fn time_with(&self, slots: &Allocation) -> f64 {
+        self.time_at(slots.shape().workers, self.job.places(slots))
+    }
+
+    /// Whether that many workers can share a server, and that matters.
+    pub(crate) fn may_share(&self, workers: u32) -> bool {
+        self.together.is_some_and(|most| workers <= most)
+    }
+
+    /// Whether these slots are on several servers, though one could hold as many workers, and that matters.
+    pub(crate) fn is_apart(&self, slots: &Allocation) -> bool {
+        self.may_share(slots.shape().workers) && !slots.is_together()
+    }
+
+    /// The remaining time with p as in [`Job::places`].
+    #[inline]
+    fn time_at(&self, workers: u32, places: u32) -> f64 {
         if let Some(fit) = self.adaptive {
-            return self.steps / fit.speed(servers, workers);
+            return self.steps / fit.speed(places, workers);
         }
-        let time = self.steps * self.curve.step_time(servers, workers);
+        let time = self.steps * self.curve.step_time(places, workers);
         self.table.map_or(time, |table| time / table.factor(workers))
     }
 
@@ -76,6 +105,41 @@ impl<'a> Forecast<'a> {
             fewer = below;
         }
         fewer
+    }
+}
+
+/// The capacities of the servers that take workers, each once: of many different ones those with the most GPUs.
+pub(crate) struct Kinds<'a>(Vec<&'a Amounts>);
+
+/// Number of different capacities.
+const MOST_KINDS: usize = 32;
+
+impl<'a> Kinds<'a> {
+    /// Of all servers, if some job's speed depends on them. O(jobs + servers + kinds · log kinds). A job that can't use
+    /// all servers, because of its labels or its domain, may find less on those that it can use.
+    pub(crate) fn of(state: &'a State) -> Self {
+        let mut kinds = BTreeSet::new();
+        let takes = |server: &&Arc<Server>| !server.draining && server.hosts.takes(Role::Worker);
+        if state.jobs.values().any(|job| job.tells_places()) {
+            let mut last = None;
+            for server in state.present_servers().filter(takes) {
+                if last != Some(&server.capacity) {
+                    kinds.insert((Reverse(server.capacity[GPU]), &server.capacity));
+                    last = Some(&server.capacity);
+                }
+            }
+        }
+        Self(kinds.into_iter().map(|(_, kind)| kind).take(MOST_KINDS).collect())
+    }
+
+    /// The largest number of workers with this demand that one server can hold.
+    fn most(&self, worker: &Amounts) -> u32 {
+        let held = |kind: &&Amounts| {
+            let of_each = worker.iter().filter(|(_, each)| *each > 0).map(|(resource, each)| kind[resource] / each);
+            of_each.min().unwrap_or(i64::MAX)
+        };
+        let most = self.0.iter().map(held).max().unwrap_or(0);
+        u32::try_from(most.max(1)).unwrap_or(u32::MAX)
     }
 }
 
@@ -107,8 +171,10 @@ pub(crate) fn worth_trying(job: &Job) -> u32 {
     let samples = job.learnt.speeds.samples();
     if goodput.is_some() {
         // Several batches with few numbers of workers make a fit, but not one that knows other numbers.
-        let tried: BTreeSet<_> = samples.iter().map(|sample| (sample.servers, sample.workers)).collect();
-        if tried.len() >= job.speed_model().coefficients() {
+        let has_servers = job.speed_model().has_servers();
+        let shape = |sample: &SpeedSample| (if has_servers { sample.servers } else { 0 }, sample.workers);
+        let tried: BTreeSet<_> = samples.iter().map(shape).collect();
+        if tried.len() >= job.speed_model().enough() {
             return 0;
         }
     }

@@ -17,6 +17,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placing {
     Even,
+    Tight,
     Consolidate,
     Spread,
     Pack,
@@ -28,12 +29,14 @@ impl Placing {
     pub(crate) fn of(parameters: &mut Parameters<'_>, default: &'static str) -> Result<Self, SettingsError> {
         let choices = [
             ("even", Self::Even),
+            ("tight", Self::Tight),
             ("consolidate", Self::Consolidate),
             ("spread", Self::Spread),
             ("pack", Self::Pack),
             ("round_robin", Self::RoundRobin),
         ];
-        let meaning = "even: both roles evenly on the fewest servers (Optimus, Theorem 1); consolidate: even, or pack \
+        let meaning = "even: both roles evenly on the fewest servers (Optimus, Theorem 1); tight: on the fullest \
+            server with room for all, or even; consolidate: even, or pack \
             where that fits nowhere; spread: each slot to the freest server; pack: to the fullest; \
             round_robin: to the next server with room (OASiS, §V)";
         parameters.choice("placement", default, &choices, meaning)
@@ -52,6 +55,10 @@ impl Placing {
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         match self {
             Self::Even => board.place_even(state, job, shape, budget),
+            Self::Tight => match board.place_whole(state, job, shape, budget)? {
+                Some(whole) => Ok(Some(whole)),
+                None => board.place_even(state, job, shape, budget),
+            },
             Self::Consolidate => match board.place_even(state, job, shape, budget)? {
                 Some(even) => Ok(Some(even)),
                 None => board.place_each(state, job, shape, budget, fullest(state)),

@@ -12,8 +12,9 @@ use super::{
 use crate::budget::{Budget, EngineError};
 use crate::{
     decision::Allocation,
-    ids::JobId,
+    ids::{JobId, ServerId},
     job::{Job, TrainingMode},
+    place::Count,
     reason::Reason,
     resources::{Amounts, GPU},
     shape::{Role, Shape},
@@ -52,6 +53,11 @@ impl Resizing {
     pub(crate) fn in_place(&self, state: &State) -> bool {
         let rules = &state.settings.shape;
         self.in_place && rules.grow_in_place && !rules.equal_per_server
+    }
+
+    /// Whether all-reduce jobs are kept on one server where that is faster.
+    fn gathers(&self) -> bool {
+        self.shrink_to_fit && matches!(self.placing, Placing::Even | Placing::Tight | Placing::Consolidate)
     }
 
     /// Smaller jobs first, each evenly on the minimum number of servers (Optimus, §4.2). Jobs with an unchanged shape
@@ -121,6 +127,10 @@ impl Resizing {
                 None => homeless.push((of.job, *shape)),
             }
         }
+        if self.gathers() {
+            self.tidy(round, planned)?;
+        }
+        let Round { state, board, proposal, .. } = round;
         let mut largest = Largest::default();
         let mut reasons = Vec::with_capacity(homeless.len());
         for (job, shape) in homeless {
@@ -155,7 +165,7 @@ impl Resizing {
                 // All wait for the slowest one in each step.
                 TrainingMode::Sync | TrainingMode::AllReduce => lost.fold(0.0, f64::max),
             };
-            let gain = of.time(old.shape().workers, old.shape().servers) * lost;
+            let gain = of.time_with(old) * lost;
             let price = job.learnt.restart_cost.as_seconds() * f64::from(1_u32 << stragglers.replaced.min(30));
             if slow().next().is_none() || !of.is_timed || gain <= price {
                 continue;
@@ -198,7 +208,8 @@ impl Resizing {
         ledger: &mut Ledger,
     ) -> Shape {
         let job = of.job;
-        let Some(old) = job.verdict.allocation().map(|old| old.shape()) else { return new };
+        let Some(has) = job.verdict.allocation() else { return new };
+        let old = has.shape();
         if old == new || !of.bounds.hold(old) {
             return new;
         }
@@ -208,10 +219,11 @@ impl Resizing {
             return new;
         }
         let without = |shape: Shape| self.in_place(state) && shape.servers == old.servers;
-        let within = of.time(old.workers, old.servers).min(pays_within(job, state));
+        let now = of.time_with(has);
+        let within = now.min(pays_within(job, state));
         // The remaining time, as if the job trained all the while until a restart has to be made up for.
         let end = |shape: Shape| {
-            let time = of.time(shape.workers, shape.servers);
+            let time = if shape == old { now } else { of.time(shape.workers, shape.servers) };
             let cost = if shape == old || without(shape) { 0.0 } else { restart };
             if cost < within { time * within / (within - cost) } else { f64::INFINITY }
         };
@@ -241,6 +253,9 @@ impl Resizing {
     ) -> Result<Option<Arc<Allocation>>, EngineError> {
         let job = of.job;
         let Some(old) = job.verdict.allocation() else { return Ok(None) };
+        if let Some(gathered) = self.gather(state, of, shape, board) {
+            return Ok(Some(gathered));
+        }
         let least = if job.domain.is_some() { shape.workers } else { old.shape().workers };
         let mut resized = board.resize(state, job, old, (least, shape.workers), budget)?;
         // Fewer new workers than wanted are too few for some jobs, or slower than none.
@@ -254,13 +269,147 @@ impl Resizing {
                 resized = board.resize(state, job, old, (workers, workers), budget)?;
             }
         }
-        Ok(resized.filter(|resized| {
-            let stays = resized == old || state.in_place(job, resized);
-            if !stays {
-                board.give_back(state, job, resized);
+        let Some(resized) = resized else { return Ok(None) };
+        let stays = resized == *old || state.in_place(job, &resized);
+        if stays && !of.is_apart(&resized) {
+            return Ok(Some(resized));
+        }
+        board.give_back(state, job, &resized);
+        if !stays {
+            return Ok(None);
+        }
+        // On one server it would be faster, with a restart, or with the workers that it has.
+        let (here, now) = (of.time_with(&resized), of.time_with(old));
+        if self.after_restart(state, of, of.time(shape.workers, shape.servers)) < here.min(now)
+            && let Some(whole) = board.place_whole(state, job, shape, budget)?
+        {
+            return Ok(Some(whole));
+        }
+        let keeps = now <= here && old.shape().workers < resized.shape().workers;
+        let place = if keeps { old.clone() } else { resized };
+        Ok(Some(place).filter(|place| board.restore(state, job, place)))
+    }
+
+    /// All workers of a running all-reduce job on the server of its first one, if that is no restart. Takes the room.
+    fn gather(&self, state: &State, of: &Forecast<'_>, shape: Shape, board: &mut Board) -> Option<Arc<Allocation>> {
+        let job = of.job;
+        let server = job.verdict.allocation()?.of(Role::Worker).first()?.server;
+        let need = job.total(shape);
+        // Workers that left a server for their slowness don't come back.
+        let holds = of.may_share(shape.workers)
+            && job.learnt.stragglers.replaced == 0
+            && board.room.accepts(state, server, job)
+            && board.room.holds(server, job, &need, shape.workers, shape.servers);
+        if !holds {
+            return None;
+        }
+        let found = board.take(state, job, &[Count { server, shape }])?;
+        let stays = state.in_place(job, &found);
+        if !stays {
+            board.give_back(state, job, &found);
+        }
+        Some(found).filter(|_| stays)
+    }
+
+    /// A remaining time after a restart, as if the job trained all the while until the restart has to be made up for.
+    /// What doesn't run has none to make up for. Infinite if it never is.
+    fn after_restart(&self, state: &State, of: &Forecast<'_>, time: f64) -> f64 {
+        let Some(old) = of.job.verdict.allocation() else { return time };
+        let cost = of.job.learnt.restart_cost.as_seconds();
+        let within = of.time_with(old).min(pays_within(of.job, state));
+        // What a restart costs can't be compared with times in an unknown unit.
+        if of.is_timed && cost < within { time * within / (within - cost) } else { f64::INFINITY }
+    }
+
+    /// A better place than a found one on several servers, of a job that one server could hold: fewer workers on one,
+    /// or the old place. The place that is returned is taken, the found one is given back.
+    fn nearer(
+        &self,
+        state: &State,
+        (of, wanted): (&Forecast<'_>, Shape),
+        found: Arc<Allocation>,
+        board: &mut Board,
+        budget: &mut Budget,
+    ) -> Result<Arc<Allocation>, EngineError> {
+        if !of.is_apart(&found) || !self.gathers() {
+            return Ok(found);
+        }
+        let job = of.job;
+        board.give_back(state, job, &found);
+        let mut best = self.after_restart(state, of, of.time_with(&found));
+        let mut place = found;
+        // Not a larger one, whose room others may have got, and not one on a server that drains.
+        let may_stay = |old: &Allocation| {
+            let (has, accepts) = (old.shape(), |id: ServerId| board.room.accepts(state, id, job));
+            has.workers <= wanted.workers
+                && has.servers <= wanted.servers
+                && of.bounds.hold(has)
+                && old.slots().iter().all(|slot| accepts(slot.server))
+        };
+        let old = job.verdict.allocation().filter(|old| may_stay(old) && of.time_with(old) <= best);
+        if let Some(old) = old.filter(|old| board.restore(state, job, old)) {
+            best = of.time_with(old);
+            place = old.clone();
+            board.give_back(state, job, old);
+        }
+        let mut shape = wanted;
+        loop {
+            let time = self.after_restart(state, of, of.time(shape.workers, shape.servers));
+            if time >= best {
+                break;
             }
-            stays
-        }))
+            if let Some(whole) = board.place_whole(state, job, shape, budget)? {
+                return Ok(whole);
+            }
+            if shape.workers <= of.bounds.workers.0 {
+                break;
+            }
+            shape.workers = of.bounds.fewer_workers(shape.workers);
+        }
+        let again = board.restore(state, job, &place);
+        debug_assert!(again, "its room was just given back");
+        Ok(place)
+    }
+
+    /// Brings all-reduce jobs that keep their shape, but are on several servers, to one if they are faster there:
+    /// without a restart to that of their first worker, or to another one if that pays. O(jobs), and for each job that
+    /// is apart a placement for each number of workers with which one server is faster.
+    fn tidy(&self, round: &mut Round<'_>, planned: &[(&Forecast<'_>, Shape)]) -> Result<(), EngineError> {
+        let Round { state, board, budget, proposal, .. } = round;
+        let leaving = leaving(state);
+        let changed: BTreeSet<JobId> = proposal.changes.iter().map(|(id, _)| *id).collect();
+        for (of, shape) in planned {
+            let job = of.job;
+            let Some(old) = job.verdict.allocation() else { continue };
+            let same = old.shape() == *shape && job.issued.allocation.as_ref() == Some(old);
+            let stays = changed.contains(&job.id) || leaving(job) || job.learnt.stragglers.replaced > 0;
+            if !same || !of.is_apart(old) || stays || !old.work().is_empty() {
+                continue;
+            }
+            let now = of.time_with(old);
+            board.release(state, job);
+            let (mut found, mut shape) = (None, *shape);
+            loop {
+                let time = of.time(shape.workers, shape.servers);
+                if time < now && self.in_place(state) {
+                    found = self.gather(state, of, shape, board);
+                }
+                if found.is_none() && self.after_restart(state, of, time) < now {
+                    found = board.place_whole(state, job, shape, budget)?;
+                }
+                if found.is_some() || time >= now || shape.workers <= of.bounds.workers.0 {
+                    break;
+                }
+                shape.workers = of.bounds.fewer_workers(shape.workers);
+            }
+            match found {
+                Some(found) => proposal.run(job, found),
+                None => {
+                    board.restore(state, job, old);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn find_place(
@@ -278,12 +427,11 @@ impl Resizing {
             let found = self.placing.place(state, board, job, wanted, last, budget);
             board.room.spare(None);
             if let Some(found) = found? {
-                return Ok(Some(found));
+                return self.nearer(state, (of, wanted), found, board, budget).map(Some);
             }
         }
-        let found = self.placing.place(state, board, job, wanted, last, budget)?;
-        if found.is_some() {
-            return Ok(found);
+        if let Some(found) = self.placing.place(state, board, job, wanted, last, budget)? {
+            return self.nearer(state, (of, wanted), found, board, budget).map(Some);
         }
         let old = job.verdict.allocation().filter(|old| of.bounds.hold(old.shape()));
         let old = old.filter(|old| self.shrink_to_fit || old.shape() == wanted);
@@ -303,9 +451,8 @@ impl Resizing {
             } else {
                 shape.servers -= 1;
             }
-            let found = self.placing.place(state, board, job, shape, last, budget)?;
-            if found.is_some() {
-                return Ok(found);
+            if let Some(found) = self.placing.place(state, board, job, shape, last, budget)? {
+                return self.nearer(state, (of, shape), found, board, budget).map(Some);
             }
         }
         Ok(None)

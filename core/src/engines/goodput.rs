@@ -11,7 +11,8 @@
 //!
 //! * s is the speed in shares of the cluster: a job's smallest shape is as fast as its share of the cluster is large. A
 //!   larger shape is faster by its predicted speed. If a job may choose its batch, that is its goodput (Pollux,
-//!   OSDI'21).
+//!   OSDI'21). Workers of all-reduce count as on one server if one can hold them. Where they find no room on one, fewer
+//!   of them may be faster.
 //! * Speeds that jump or fall count by their upper concave hull: a job goes from one corner to the next, or to the best
 //!   number of workers before it for which there is room.
 //! * i counts the jobs whose work is at least as large: the time that they need in their smallest shape, times its
@@ -36,7 +37,7 @@ use std::{
 
 use crate::engine::{
     About, Build, Engine, EngineError, Parameters, Round, Triggers, confined,
-    forecast::{Forecast, guess_unknown_times, worth_trying},
+    forecast::{Forecast, Kinds, guess_unknown_times, worth_trying},
     ledger::Ledger,
     placing::Placing,
     resizing::{Homeless, Resizing},
@@ -169,10 +170,11 @@ impl Goodput {
         let mut ledger = Ledger::of(state);
         let skipped: BTreeSet<JobId> = passed_over.iter().map(|(job, _)| job.id).collect();
         passed_over.iter().for_each(|(job, reason)| round.proposal.wait(job, reason.clone()));
+        let kinds = Kinds::of(state);
         let mut forecasts = Vec::with_capacity(state.jobs.len());
         for job in state.jobs.values().filter(|job| !skipped.contains(&job.id)) {
             if state.mandate(job) == Mandate::Free {
-                forecasts.push(Forecast::of(job));
+                forecasts.push(Forecast::of(job, &kinds));
             } else if job.verdict.allocation().is_some() {
                 // The job can't be changed now, but its slots count.
                 ledger.take(job, &job.total(job.shape()), 1);

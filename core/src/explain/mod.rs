@@ -374,10 +374,10 @@ fn predictions(job: &Job, findings: &mut Vec<Finding>) {
             let more = job.bounds().more_workers(now.workers).map(|workers| Shape { workers, ..now });
             let text = format!(
                 "{:.2} steps/s{} predicted with {now}{}, from {}{}",
-                fit.speed(now.servers, now.workers),
+                job.speed(now).unwrap_or_default(),
                 if fit.goodput().is_some() { " of the submitted batch" } else { "" },
                 more.map_or_else(String::new, |more| {
-                    format!(", {:.2} with {more}", fit.speed(more.servers, more.workers))
+                    format!(", {:.2} with {more}", job.speed(more).unwrap_or_default())
                 }),
                 counted(fit.samples, "measured shape"),
                 job.learnt.progress.speed.map_or_else(String::new, |speed| format!("; {speed:.2} reported")),

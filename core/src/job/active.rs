@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     batch::Batch,
-    decision::Verdict,
+    decision::{Allocation, Verdict},
     fit::SpeedModel,
     ids::{JobId, QueueId, ResourceId, ServerId, TenantId},
     resources::{Amounts, GPU, ResourceTypes, is_gpu},
@@ -158,8 +158,10 @@ impl Job {
     /// and later at most once a minute. Returns whether it changed.
     pub(crate) fn choose_batch(&mut self, now: Time) -> bool {
         const PAUSE: Span = Span::seconds(60);
+        let places = self.issued.allocation.as_ref().map_or(0, |issued| self.places(issued));
         let (Some(batching), Some(issued)) = (&mut self.batching, &self.issued.allocation) else { return false };
-        let (Shape { workers, servers }, before) = (issued.shape(), batching.chosen);
+        let (workers, before) = (issued.shape().workers, batching.chosen);
+        let servers = places;
         let fit = self.learnt.fits.speed.as_ref();
         let goodput = fit.and_then(|fit| Some((fit.goodput()?, fit.curve())));
         let fits_shape = before.is_some_and(|before| before == batching.range.batch(workers, before.size as f64));
@@ -265,8 +267,33 @@ impl Job {
 
     /// Predicted time left at a shape. `None` without a speed fit.
     pub fn remaining_time(&self, shape: Shape) -> Option<Span> {
-        let speed = self.learnt.fits.speed.as_ref()?.speed(shape.servers, shape.workers);
+        let speed = self.speed(shape)?;
         (speed > 0.0).then(|| Span::from_seconds(self.remaining_steps().0 / speed))
+    }
+
+    /// Whether the job's speed function tells workers on one server from workers on several. A job with an execution
+    /// plan for each number of workers has one speed for each, wherever they are.
+    pub(crate) fn tells_places(&self) -> bool {
+        self.spec.mode == TrainingMode::AllReduce && !self.has_speed_table()
+    }
+
+    /// p of the job's [speed function](Self::speed_model) with these slots: the number of parameter servers, or for
+    /// all-reduce 1 if the workers share a server, 2 if they don't. O(workers).
+    pub(crate) fn places(&self, slots: &Allocation) -> u32 {
+        if self.tells_places() { 1 + u32::from(!slots.is_together()) } else { slots.shape().servers }
+    }
+
+    /// p of the job's [speed function](Self::speed_model) at a shape. All-reduce counts in all shapes as it is now: on
+    /// one server, or on several.
+    pub fn places_at(&self, shape: Shape) -> u32 {
+        let has = self.issued.allocation.as_ref().filter(|_| shape.servers == 0 && self.tells_places());
+        has.map_or(shape.servers, |has| self.places(has))
+    }
+
+    /// Predicted speed at a shape, in steps per second, with p as in [`places_at`](Self::places_at). `None` without a
+    /// speed fit.
+    pub fn speed(&self, shape: Shape) -> Option<f64> {
+        Some(self.learnt.fits.speed.as_ref()?.speed(self.places_at(shape), shape.workers))
     }
 
     /// The model of the job's speed function.
@@ -288,7 +315,7 @@ impl Job {
 
     /// Epochs that the job trains in a time span at a shape. `None` without a speed fit.
     pub fn epochs_in(&self, shape: Shape, span: Span) -> Option<f64> {
-        let speed = self.learnt.fits.speed.as_ref()?.speed(shape.servers, shape.workers);
+        let speed = self.speed(shape)?;
         Some((speed * span.as_seconds() / self.steps_per_epoch() as f64).max(0.0))
     }
 }

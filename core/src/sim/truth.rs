@@ -184,7 +184,8 @@ impl StepTime {
         local: 1.0,
     };
 
-    /// The exact [speed](Self::speed) with each slot on its own server, with each term divided by a factor.
+    /// The exact [speed](Self::speed) with each slot on its own server, with each term divided by a factor. Of
+    /// all-reduce, also that on one server.
     pub(super) fn curve(&self, spec: &JobSpec, error: impl Fn(u64) -> f64) -> SpeedCurve {
         let terms =
             [self.per_example, self.per_step, self.exchange, self.shard, self.ring, self.per_worker, self.per_server];
@@ -197,7 +198,9 @@ impl StepTime {
         let passes = batch / f64::from(self.at_once);
         match spec.mode {
             TrainingMode::AllReduce => {
-                SpeedCurve::of_terms([example * batch, step], passes, [-ring, ring, 0.0, worker, 0.0, 0.0, 0.0, 0.0])
+                let (near, far) = (self.local * ring, (1.0 - self.local) * ring);
+                let rest = [far - near, near - far, 0.0, worker, far, 0.0, -far, 0.0];
+                SpeedCurve::of_terms([example * batch, step], passes, rest)
             }
             TrainingMode::Sync => SpeedCurve::of_terms(
                 [example * batch, step],
@@ -545,17 +548,23 @@ mod tests {
     }
 
     #[test]
-    fn the_exact_curve_is_the_speed_of_separate_slots() {
+    fn the_exact_curve_is_the_speed_of_slots_apart_and_of_rings_together() {
         let one_pass = StepTime { shard: 0.2, ring: 0.3, per_worker: 0.02, per_server: 0.01, ..time() };
         let several = StepTime { at_once: 12, ..one_pass };
         let modes = [TrainingMode::Sync, TrainingMode::Async, TrainingMode::AllReduce];
         for (time, mode) in [one_pass, several].into_iter().flat_map(|time| modes.map(|mode| (time, mode))) {
             let spec = JobSpec { mode, ..spec() };
             for (servers, workers) in [(1, 1), (1, 9), (3, 5), (8, 2), (17, 40)] {
-                let servers = if mode == TrainingMode::AllReduce { 0 } else { servers };
-                let truth = Speed::Steps(time).alone(&spec, Shape { workers, servers });
-                let curve = time.curve(&spec, |_| 1.0).speed(servers, workers);
-                assert!((curve / truth - 1.0).abs() < 1e-12, "{mode:?} {servers}/{workers}: {curve} {truth}");
+                let is_ring = mode == TrainingMode::AllReduce;
+                let shape = Shape { workers, servers: if is_ring { 0 } else { servers } };
+                let truth = Speed::Steps(time).alone(&spec, shape);
+                let places = if is_ring { 2 } else { servers };
+                let curve = time.curve(&spec, |_| 1.0);
+                let there = curve.speed(places, workers);
+                assert!((there / truth - 1.0).abs() < 1e-12, "{mode:?} {servers}/{workers}: {there} {truth}");
+                let near = Speed::Steps(time).of(&spec, &placed(&[(workers, 0)]), true, &[]);
+                let here = curve.speed(1, workers);
+                assert!(!is_ring || (here / near - 1.0).abs() < 1e-12, "{workers} on one: {here} {near}");
             }
         }
     }

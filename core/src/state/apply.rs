@@ -14,7 +14,7 @@ use crate::{
     event::{Enactment, End, Event, EventError, ObservedSlot},
     fit::{SpeedHistory, SpeedSample},
     ids::{DecisionId, Incarnation, JobId, ManagerId, ServerId},
-    job::{Batching, Demand, ExternalId, Issued, Job, JobSpec, Learnt, Phase, Seen},
+    job::{Batching, Demand, ExternalId, Issued, Job, JobSpec, Learnt, Phase, Seen, Sizes},
     policy::Policy,
     reason::Reason,
     resources::{GPU, ResourceTypes},
@@ -180,8 +180,10 @@ impl State {
         let mut speeds = SpeedHistory::default();
         // If the scheduler chooses the type of GPU, nobody says on which the profile was measured.
         let on = if self.is_choosable(spec) { GPU.0 } else { worker.speed_type() };
+        // All-reduce without sizes was measured on one server, and reports from one are of the same.
+        let places = |servers: u32| if spec.server.is_none() && spec.sizes() == Sizes::Any { 1 } else { servers };
         for sample in &spec.profile {
-            speeds.profile(&SpeedSample::new(sample.servers, sample.workers, sample.speed).on(on));
+            speeds.profile(&SpeedSample::new(places(sample.servers), sample.workers, sample.speed).on(on));
         }
         let profiled = !speeds.is_empty();
         let job = Job {

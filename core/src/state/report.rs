@@ -64,7 +64,10 @@ impl State {
         let has_slots = job.issued.allocation.is_some() || job.seen.allocation.is_some();
         if let Some(speed) = speed(report).filter(|_| has_slots) {
             job.learnt.progress.speed = Some(speed * job.batching().map_or(1.0, Batching::gain));
-            let sample = SpeedSample::new(report.servers, report.workers, speed).on(job.worker.speed_type());
+        }
+        let places = places(job, report);
+        if let Some((speed, places)) = speed(report).filter(|_| has_slots).zip(places) {
+            let sample = SpeedSample::new(places, report.workers, speed).on(job.worker.speed_type());
             let used = job.batching().and_then(|batching| batching.used).unwrap_or(job.spec.batch);
             let sample = if used == job.spec.batch { sample } else { sample.at_batch(used as f64) };
             let has_table = job.has_speed_table();
@@ -137,6 +140,21 @@ fn speed(report: &Report) -> Option<f64> {
     let seconds = report.duration.as_seconds();
     let speed = f64::from(report.steps) / seconds;
     (report.steps > 0 && seconds > 0.0 && report.workers > 0 && speed < MOST_SPEED).then_some(speed)
+}
+
+/// p of the job's speed function at a report. Of all-reduce, that of the slots with as many workers. `None` while
+/// workers move between one server and several, when nobody knows which the report is of.
+fn places(job: &Job, report: &Report) -> Option<u32> {
+    if !job.tells_places() {
+        return Some(report.servers);
+    }
+    let seen = job.seen.allocation.as_ref().filter(|_| job.seen.incarnation == job.issued.incarnation);
+    let slots = [seen, job.issued.allocation.as_ref()];
+    let same = slots.map(|slots| slots.filter(|slots| slots.shape().workers == report.workers));
+    match same.map(|slots| slots.map(|slots| job.places(slots))) {
+        [Some(seen), Some(issued)] if seen != issued => None,
+        [seen, issued] => seen.or(issued).or_else(|| slots.into_iter().flatten().next().map(|slots| job.places(slots))),
+    }
 }
 
 fn check(job: &Job, incarnation: Incarnation, slot: (Role, u32), report: &Report) -> Result<(), &'static str> {

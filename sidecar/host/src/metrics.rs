@@ -80,12 +80,10 @@ impl TicketMetrics {
             if job.learnt.fits.loss.is_none() && job.learnt.losses.last_epoch().is_some_and(|epoch| epoch > 5) {
                 self.fits_failed.inc();
             }
-            let (Some(fit), Some(speed)) = (&job.learnt.fits.speed, job.learnt.progress.speed) else { continue };
-            let Some(shape) = job.seen.allocation.as_ref().map(|seen| seen.shape()).filter(|_| speed > 0.0) else {
-                continue;
-            };
-            let error = (fit.speed(shape.servers, shape.workers) - speed).abs() / speed;
-            self.fit_error.observe(error);
+            let Some(speed) = job.learnt.progress.speed.filter(|speed| *speed > 0.0) else { continue };
+            let seen = job.seen.allocation.as_ref();
+            let Some(predicted) = seen.and_then(|seen| job.speed(seen.shape())) else { continue };
+            self.fit_error.observe((predicted - speed).abs() / speed);
         }
     }
 }

@@ -47,13 +47,7 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         rescales: job.issued.rescales,
         restart_ms: job.learnt.restart_total.0,
         max_epochs: job.spec.convergence.max_epochs,
-        predicted_speed: job
-            .learnt
-            .fits
-            .speed
-            .as_ref()
-            .filter(|_| !shape.is_empty())
-            .map(|fit| fit.speed(shape.servers, shape.workers)),
+        predicted_speed: job.speed(shape).filter(|_| !shape.is_empty()),
         external: job.external.as_ref().map(external_to_wire),
         spec: None,
     }

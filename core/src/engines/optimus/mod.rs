@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 use self::{allocate::keep_what_restarts_do_not_earn, candidate::Candidate};
 use crate::engine::{
     About, Build, Engine, EngineError, Parameters, Round, Triggers, confined,
-    forecast::{Forecast, guess_unknown_times},
+    forecast::{Forecast, Kinds, guess_unknown_times},
     ledger::Ledger,
     placing::Placing,
     resizing::{Homeless, Resizing},
@@ -203,6 +203,7 @@ impl Optimus {
         let mut ledger = Ledger::of(state);
         let skipped: BTreeSet<JobId> = passed_over.iter().map(|(job, _)| job.id).collect();
         passed_over.iter().for_each(|(job, reason)| round.proposal.wait(job, reason.clone()));
+        let kinds = Kinds::of(state);
         let mut candidates = Vec::with_capacity(if is_round { state.jobs.len() } else { 0 });
         for job in state.jobs.values() {
             let waits = job.verdict.allocation().is_none();
@@ -210,7 +211,7 @@ impl Optimus {
                 continue;
             }
             if (is_round || waits) && state.mandate(job) == Mandate::Free {
-                candidates.push(Candidate::new(self, state, Forecast::of(job)));
+                candidates.push(Candidate::new(self, state, Forecast::of(job, &kinds)));
             } else if !waits {
                 // The job can't be changed now, but its slots count.
                 ledger.take(job, &job.total(job.shape()), 1);

@@ -54,9 +54,11 @@ impl SpeedCurve {
             SpeedModel::Sync { .. } => ([t[0] * model.batch(), t[1]], [0.0, 0.0, t[2], t[3], t[4], 0.0, 0.0, 0.0]),
             // w/f = θ0 + θ1·w/p + θ2·w + θ3·p, divided by w.
             SpeedModel::Async => ([t[0], 0.0], [0.0, t[2], 0.0, 0.0, 0.0, t[1], t[3], 0.0]),
-            // θ2·(w−1)/w = θ2 − θ2/w.
+            // θ2·(w−1)/w = θ2 − θ2/w, and θ4·(w−1)/w·(p−1), which is 0 on one server (p = 1).
             SpeedModel::AllReduce { .. } => {
-                ([t[0] * model.batch(), t[1]], [-t[2], t[2], 0.0, t[3], 0.0, 0.0, 0.0, 0.0])
+                let (near, far) = (t[2], t[4]);
+                let rest = [far - near, near - far, 0.0, t[3], far, 0.0, -far, 0.0];
+                ([t[0] * model.batch(), t[1]], rest)
             }
         };
         Self { compute, rest, cross: if cross.is_finite() { cross.clamp(0.0, 2.0) } else { 2.0 }, passes: 0.0 }
@@ -74,7 +76,8 @@ impl SpeedCurve {
 
     /// Training speed with `servers` parameter servers and `workers` workers, in steps per second.
     ///
-    /// The speed without workers is 0. 0 servers count as 1; all-reduce ignores the number.
+    /// The speed without workers is 0. 0 servers count as 1. For all-reduce, 1 is for workers on one
+    /// server and 2 for workers on several.
     #[inline]
     #[must_use]
     pub fn speed(&self, servers: u32, workers: u32) -> f64 {

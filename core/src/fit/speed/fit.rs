@@ -81,7 +81,7 @@ impl SpeedFit {
         let confidence = match (distinct_rows(&rows), prior) {
             (0, None) => Confidence::Guess,
             (0, Some(_)) => Confidence::Prior,
-            (distinct, _) if distinct < model.coefficients() => Confidence::Sparse,
+            (distinct, _) if distinct < model.enough() => Confidence::Sparse,
             _ => Confidence::Fitted,
         };
         let mut types: Vec<u16> = rows.iter().map(|r| r.server_type).collect();
@@ -214,6 +214,7 @@ impl SpeedFit {
 
     #[inline]
     fn goodput_of(&self, curve: &SpeedCurve, servers: u32, workers: u32) -> f64 {
+        let servers = self.model.places(servers);
         match &self.goodput {
             None => curve.speed(servers, workers),
             Some(goodput) => goodput.speed(curve, servers, workers),
@@ -276,6 +277,7 @@ impl SpeedFit {
         if workers == 0 {
             return 0.0;
         }
+        let servers = self.model.places(servers);
         let (p, w) = (f64::from(servers.max(1)), f64::from(workers));
         let (terms, numerator) = self.model.terms(p, w, batch);
         let curve = if batch == self.model.batch() { self.curve } else { self.curve_at_batch(batch) };

@@ -85,7 +85,7 @@ impl Goodput {
         const NEARLY: f64 = 0.8;
         let submitted = self.range.submitted as f64;
         let size_of = |sample: &SpeedSample| sample.batch.unwrap_or(submitted);
-        let here = || measured.iter().filter(|at| (at.servers, at.workers) == (servers, workers));
+        let here = || measured.iter().filter(|at| (at.servers.max(1), at.workers) == (servers.max(1), workers));
         let now = now.filter(|now| *now == self.range.batch(workers, now.size as f64));
         let (size, best) = self.search(curve, servers, workers);
         let known = here().map(|at| (self.of_sample(at), size_of(at))).max_by(|a, b| a.0.total_cmp(&b.0));

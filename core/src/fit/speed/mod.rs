@@ -23,9 +23,9 @@
 //!
 //! | model | all points | 10 random points | paper's form, all | 10 |
 //! |---|---|---|---|---|
-//! | cifar10 | 7.5–8.2 % | 10.0–11.0 % | 11.2 % | 13.6–14.5 % |
-//! | deepspeech2 | 6.5–6.9 % | 8.5–8.7 % | 7.3–8.5 % | 8.8–10.2 % |
-//! | imagenet | 7.4 % | 9.2–9.6 % | 8.6–8.9 % | 10.3–10.6 % |
+//! | cifar10 | 7.1–8.2 % | 9.5–11.0 % | 10.8–11.2 % | 13.3–14.5 % |
+//! | deepspeech2 | 6.5–6.8 % | 8.3–8.9 % | 7.3–8.4 % | 8.8–10.2 % |
+//! | imagenet | 7.2–7.4 % | 9.2–9.7 % | 8.6–8.7 % | 10.3–10.5 % |
 //!
 //! On synthetic parameter-server jobs with 3 % noise, 5 random pairs give errors of 4 to 6 %, and 10 give 2 to 3 %. Ten
 //! pairs with p = w give 9 % (sync) and 13 % (async); plain NNLS gives 42 and 50 % or more.

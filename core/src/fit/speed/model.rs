@@ -12,7 +12,8 @@ pub enum SpeedModel {
     },
     /// Asynchronous parameter servers: w/f = θ0 + θ1·w/p + θ2·w + θ3·p (Eq. 3). θ4 stays 0.
     Async,
-    /// Ring all-reduce, no parameter servers: 1/f = θ0·M/w + θ1 + θ2·(w−1)/w + θ3·w. θ4 stays 0.
+    /// Ring all-reduce, no parameter servers: 1/f = θ0·M/w + θ1 + θ2·(w−1)/w + θ3·w, and + θ4·(w−1)/w if the workers
+    /// are on several servers. Here p is the number of servers on which the workers are: one up to 1, several from 2.
     AllReduce {
         /// M, the global batch in examples per step.
         batch: f64,
@@ -34,6 +35,11 @@ impl SpeedModel {
         !matches!(self, Self::AllReduce { .. })
     }
 
+    /// p as the function takes it: parameter servers, or for all-reduce 1 or 2.
+    pub(super) fn places(self, servers: u32) -> u32 {
+        if self.has_servers() { servers } else { servers.clamp(1, 2) }
+    }
+
     pub(super) fn has_batch(self) -> bool {
         !matches!(self, Self::Async)
     }
@@ -43,12 +49,21 @@ impl SpeedModel {
         match self {
             Self::Sync { .. } => ([batch / w, 1.0, w / p, w, p], 1.0),
             Self::Async => ([1.0, w / p, w, p, 0.0], w),
-            Self::AllReduce { .. } => ([batch / w, 1.0, (w - 1.0) / w, w, 0.0], 1.0),
+            Self::AllReduce { .. } => {
+                let ring = (w - 1.0) / w;
+                ([batch / w, 1.0, ring, w, if p > 1.0 { ring } else { 0.0 }], 1.0)
+            }
         }
     }
 
     /// Number of θ in the model.
-    pub(crate) fn coefficients(self) -> usize {
+    pub(super) fn coefficients(self) -> usize {
+        if matches!(self, Self::Async) { 4 } else { 5 }
+    }
+
+    /// Number of different samples from which the function counts as fitted. A job that never was on several servers
+    /// needn't know what that costs.
+    pub(crate) fn enough(self) -> usize {
         if matches!(self, Self::Sync { .. }) { 5 } else { 4 }
     }
 
@@ -64,7 +79,7 @@ impl SpeedModel {
         match self {
             Self::Sync { .. } => [0.75 / self.batch(), 0.1, 0.125, 0.015, 0.01],
             Self::Async => [0.85, 0.125, 0.015, 0.01, 0.0],
-            Self::AllReduce { .. } => [0.895 / self.batch(), 0.1, 0.03, 0.005, 0.0],
+            Self::AllReduce { .. } => [0.895 / self.batch(), 0.1, 0.03, 0.005, 0.1],
         }
     }
 
@@ -72,7 +87,7 @@ impl SpeedModel {
     /// quarter of a step.
     pub(super) fn reach(self) -> [f64; 5] {
         match self {
-            Self::AllReduce { .. } => [0.0, 0.0, 0.28, 0.02, 0.0],
+            Self::AllReduce { .. } => [0.0, 0.0, 0.28, 0.02, 0.5],
             Self::Sync { .. } | Self::Async => [0.0; 5],
         }
     }
@@ -81,7 +96,7 @@ impl SpeedModel {
 /// One measured speed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedSample {
-    /// p, parameter servers (ignored for all-reduce).
+    /// p, parameter servers. For all-reduce, the number of servers on which the workers were: up to 1 means one.
     pub servers: u32,
     /// w, workers.
     pub workers: u32,

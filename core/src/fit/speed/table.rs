@@ -30,7 +30,7 @@ impl SpeedTable {
             let known = rows.clone();
             for sample in samples.iter().filter(|sample| !known.contains_key(&sample.workers)) {
                 let there = sample.batch.map_or(*curve, |at| curve.with_batch(at / batch));
-                let off = libm::log(sample.speed / there.speed(0, sample.workers));
+                let off = libm::log(sample.speed / there.speed(sample.servers.clamp(1, 2), sample.workers));
                 if off.is_finite() {
                     let (count, sum) = rows.entry(sample.workers).or_default();
                     (*count, *sum) = (*count + 1.0, *sum + off);
