@@ -141,10 +141,11 @@ fn a_manager_without_plug_ins_is_observed_ordered_and_told_to_kill() {
     let folder = tempfile::tempdir().unwrap();
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let cluster = Cluster::start(folder.path(), &address);
+    // An ApplicationMaster took more than 10 s to come on a busy machine. One that doesn't leave is killed after this.
     let configure = |name: &str, java: &str| {
         let config = folder.path().join(name);
         let text = format!(
-            "api = \"rest\"\nlisten = {address:?}\nresourcemanager = {:?}\nmaster_timeout = \"10s\"\n\
+            "api = \"rest\"\nlisten = {address:?}\nresourcemanager = {:?}\nmaster_timeout = \"40s\"\n\
              [master]\njava = {java:?}\nclasspath = {:?}\nmemory = \"256MiB\"\n",
             cluster.web, cluster.classpath
         );
