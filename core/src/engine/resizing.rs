@@ -354,6 +354,7 @@ impl Resizing {
         }
         let mut shape = wanted;
         loop {
+            budget.spend(of.speeds())?;
             let time = self.after_restart(state, of, of.time(shape.workers, shape.servers));
             if time >= best {
                 break;
@@ -390,6 +391,7 @@ impl Resizing {
             board.release(state, job);
             let (mut found, mut shape) = (None, *shape);
             loop {
+                budget.spend(of.speeds())?;
                 let time = of.time(shape.workers, shape.servers);
                 if time < now && self.in_place(state) {
                     found = self.gather(state, of, shape, board);
