@@ -74,7 +74,7 @@ fn check(engine: &str, workload: &Workload, report: &Report) {
 /// Plays are shared out to two threads, because they take very different times.
 #[test]
 fn every_engine_plays_every_workload() {
-    let build = |entry: &Entry| entry.build(&Request { seed: 3, jobs: Some(12), servers: None }).unwrap();
+    let build = |entry: &Entry| entry.build(&Request { seed: 3, jobs: Some(6), servers: None }).unwrap();
     let workloads: Vec<_> = WORKLOADS.iter().map(|entry| (entry.name, build(entry))).collect();
     let plays: Vec<_> =
         workloads.iter().flat_map(|workload| REGISTRY.iter().map(move |engine| (workload, engine.name))).collect();

@@ -37,7 +37,7 @@ pub struct Trace {
     pub decisions: Vec<Vec<u8>>,
     pub digest: [u8; 32],
     pub records: Vec<Vec<u8>>,
-    /// Digests at numbers of records.
+    /// Digests at numbers of records, with a journal.
     pub marks: Vec<(usize, [u8; 32])>,
     /// Number of decisions in the quiet end that changed something.
     pub late_changes: usize,
@@ -131,6 +131,9 @@ impl Player<'_> {
     }
 
     fn mark(&mut self) {
+        if !self.options.journal {
+            return;
+        }
         self.trace.records.extend(self.scheduler.drain_journal());
         self.trace.marks.push((self.trace.records.len(), self.scheduler.digest()));
     }
