@@ -101,6 +101,16 @@ fn the_example_says_what_the_readme_says() {
 }
 
 #[test]
+fn ten_rounds_of_two_types_are_as_in_the_readme() {
+    let rounds = compile("examples/rounds.c", &flags(SANITIZED));
+    let output = run(&mut sanitized(&rounds));
+    let said = String::from_utf8(output.stdout).unwrap();
+    let readme = fs::read_to_string(here().join("README.md")).unwrap();
+    assert!(readme.contains(&said), "the README's output of the rounds is not this:\n{said}");
+    assert!(said.contains("speech is done"), "{said}");
+}
+
+#[test]
 fn the_header_is_c99_and_cpp() {
     let folder = tempfile::tempdir().unwrap();
     let source = "#include \"trainmaster.h\"\n#include \"trainmaster.h\"\n\
