@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use trainmaster_core::{
-    End, Event, JobSpec, ObservedSlot, Phase, Role, Scheduler, ServerSpec, Settings, Time,
+    End, Event, JobSpec, ObservedSlot, Phase, Role, Scheduler, ServerSpec, Settings, Time, TrainingMode,
     batch::GradientNoise,
     job::{ProfiledSpeed, Sizes},
     settings::Stability,
@@ -14,6 +14,7 @@ pub(crate) struct Workload {
     pub(crate) jobs: u32,
     pub(crate) servers: u32,
     pub(crate) kind: Kind,
+    pub(crate) engine: &'static str,
 }
 
 /// What the scheduler has to choose for each job beside its shape and place.
@@ -31,17 +32,35 @@ pub(crate) enum Kind {
     Sizes,
     /// The batch, if the job is synchronous. The noise of its gradients is known once it runs, so in steady rounds.
     Batches,
+    /// Whether all-reduce jobs, of up to 32 workers, share a server.
+    AllReduce,
+    /// The type and the batch of all-reduce jobs.
+    All,
 }
 
 impl Kind {
-    pub(crate) const ALL: [(&str, Self); 6] = [
+    pub(crate) const ALL: [(&str, Self); 8] = [
         ("plain", Self::Plain),
         ("types", Self::Types),
         ("racks", Self::Racks),
         ("in-racks", Self::InRacks),
         ("sizes", Self::Sizes),
         ("batches", Self::Batches),
+        ("all-reduce", Self::AllReduce),
+        ("all", Self::All),
     ];
+
+    fn has_types(self) -> bool {
+        matches!(self, Self::Types | Self::All)
+    }
+
+    fn has_batches(self) -> bool {
+        matches!(self, Self::Batches | Self::All)
+    }
+
+    fn is_all_reduce(self) -> bool {
+        matches!(self, Self::AllReduce | Self::All)
+    }
 }
 
 /// SplitMix64.
@@ -66,8 +85,13 @@ impl Draws {
 }
 
 impl Workload {
-    pub(crate) fn new(scale: f64, kind: Kind) -> Self {
-        Self { jobs: (4000.0 * scale) as u32, servers: (16_000.0 * scale) as u32, kind }
+    pub(crate) fn new(scale: f64, kind: Kind, engine: &'static str) -> Self {
+        Self { jobs: (4000.0 * scale) as u32, servers: (16_000.0 * scale) as u32, kind, engine }
+    }
+
+    /// 100 jobs on 68 GPUs.
+    pub(crate) fn small(kind: Kind, engine: &'static str) -> Self {
+        Self { jobs: 100, servers: 26, kind, engine }
     }
 
     pub(crate) fn time(&self, seconds: i64) -> Time {
@@ -76,19 +100,21 @@ impl Workload {
 
     /// Five in eight servers have 4 GPUs, the others none. There are three sizes of each.
     pub(crate) fn load(&self) -> Scheduler {
-        // The plain algorithm is the paper's, too.
         let settings = Settings {
-            engine: "optimus-paper".into(),
+            engine: self.engine.into(),
             stability: Stability { enabled: false, ..Stability::default() },
             ..Settings::default()
         };
-        let mut scheduler = Scheduler::new(settings).expect("the default engine exists");
+        let mut scheduler = Scheduler::new(settings).expect("the engine exists");
         for number in 0..self.servers {
             let size = i64::from(number % 3) + 2;
             let gpus = if number % 8 < 5 { 4 } else { 0 };
             let capacity = [("cpu", 16_000 * size), ("memory", 65_536 * size), ("bandwidth", 5000 * size)];
-            let typed = self.kind == Kind::Types;
-            let device = if typed { ["gpu:a100", "gpu:h100", "gpu:v100"][number as usize / 8 % 3] } else { "gpu" };
+            let device = if self.kind.has_types() {
+                ["gpu:a100", "gpu:h100", "gpu:v100"][number as usize / 8 % 3]
+            } else {
+                "gpu"
+            };
             let path = [("block", number / 1600), ("rack", number / 80)];
             let is_placed = matches!(self.kind, Kind::Racks | Kind::InRacks);
             let path = path.into_iter().filter(|_| is_placed);
@@ -119,8 +145,14 @@ impl Workload {
             spec.labels.insert(Sizes::LABEL.into(), "multiples of 2".into());
             spec.worker.requested = 2;
         }
-        let asynchronous = number % 2 == 1;
-        spec.mode = if asynchronous { trainmaster_core::TrainingMode::Async } else { spec.mode };
+        let all_reduce = self.kind.is_all_reduce();
+        let asynchronous = number % 2 == 1 && !all_reduce;
+        if all_reduce {
+            spec.mode = TrainingMode::AllReduce;
+            spec.worker.max = 32;
+        } else if asynchronous {
+            spec.mode = TrainingMode::Async;
+        }
         let demand = |gpu: i64, cpu: u64, gib: u64, mbit: u64| {
             let pairs =
                 [("gpu", gpu), ("cpu", cpu as i64 * 1000), ("memory", gib as i64 * 1024), ("bandwidth", mbit as i64)];
@@ -131,10 +163,13 @@ impl Workload {
                 .collect::<BTreeMap<_, _>>()
         };
         spec.worker.demand = demand(1000, draws.count(2, 8), draws.count(4, 16), draws.count(100, 1000));
-        let server = spec.server.as_mut().expect("not all-reduce");
-        server.demand = demand(0, draws.count(1, 6), draws.count(2, 12), draws.count(200, 2000));
+        let server = demand(0, draws.count(1, 6), draws.count(2, 12), draws.count(200, 2000));
+        match &mut spec.server {
+            Some(role) if !all_reduce => role.demand = server,
+            role => *role = None,
+        }
         spec.batch = 256;
-        if self.kind == Kind::Batches && !asynchronous {
+        if self.kind.has_batches() && !asynchronous {
             spec.labels.insert("batch.max".into(), "4096".into());
         }
         spec.examples = draws.count(20, 400) * 256;
@@ -152,9 +187,17 @@ impl Workload {
                 1.0 / (theta[0] / w + theta[1] + theta[2] * w / p + theta[3] * w + theta[4] * p)
             }
         };
-        spec.profile = [(1, 1), (1, 4), (4, 4), (8, 2), (6, 12), (12, 12)]
-            .map(|(p, w)| ProfiledSpeed { servers: p, workers: w, speed: speed(p.into(), w.into()) })
-            .into();
+        let shapes = if all_reduce {
+            [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (0, 32)]
+        } else {
+            [(1, 1), (1, 4), (4, 4), (8, 2), (6, 12), (12, 12)]
+        };
+        let profiled = shapes.map(|(servers, workers)| {
+            // All-reduce is as fast as with a parameter server for each worker.
+            let speed = speed(if all_reduce { workers } else { servers }.into(), workers.into());
+            ProfiledSpeed { servers, workers, speed }
+        });
+        spec.profile = profiled.into();
         let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
         scheduler.apply(at, event).expect("a good job");
     }
@@ -192,7 +235,7 @@ impl Workload {
     /// Jobs that may choose their batch report the noise of their gradients.
     pub(crate) fn report_noise(&self, scheduler: &mut Scheduler) {
         let jobs: Vec<_> = scheduler.state().jobs.values().map(|job| (job.id, job.issued.incarnation)).collect();
-        let all = jobs.into_iter().filter(|_| self.kind == Kind::Batches);
+        let all = jobs.into_iter().filter(|_| self.kind.has_batches());
         for (seq, (job, incarnation)) in all.flat_map(|job| (1..=3).map(move |seq| (seq, job))) {
             let noise = Some(GradientNoise { sqr: 1.0, var: 2000.0 });
             let event =

@@ -61,9 +61,19 @@ impl<'a> Forecast<'a> {
         self.time_at(workers, self.together.map_or(servers, |most| 1 + u32::from(workers > most)))
     }
 
+    /// The remaining time with the workers on one server, or on several.
+    pub(crate) fn time_apart(&self, workers: u32, servers: u32, apart: bool) -> f64 {
+        self.time_at(workers, if self.together.is_some() { 1 + u32::from(apart) } else { servers })
+    }
+
     /// The remaining time with these slots.
     pub(crate) fn time_with(&self, slots: &Allocation) -> f64 {
         self.time_at(slots.shape().workers, self.job.places(slots))
+    }
+
+    /// The number of workers that one server can hold, if it matters whether they share one.
+    pub(crate) fn most_together(&self) -> Option<u32> {
+        self.together
     }
 
     /// Whether that many workers can share a server, and that matters.
@@ -158,6 +168,24 @@ pub(crate) fn guess_unknown_times<'a, 'b: 'a>(forecasts: impl Iterator<Item = &'
         forecast.steps *= median / requested(forecast);
         forecast.is_timed = true;
     }
+}
+
+/// The largest number of workers with a measured speed.
+pub(crate) fn most_measured(job: &Job) -> u32 {
+    job.learnt.speeds.samples().iter().map(|sample| sample.workers).max().unwrap_or(0)
+}
+
+/// Pollux's restart factor (OSDI'21, §4.2): the part of its time until now that a job trains if it is restarted once
+/// more. A job that never started has nothing to lose.
+pub(crate) fn restart_factor(state: &State, job: &Job) -> f64 {
+    let starts = job.issued.incarnation.0;
+    if starts == 0 {
+        return 1.0;
+    }
+    let age = (state.now - job.arrival).as_seconds().max(0.0);
+    let delay = job.learnt.restart_cost.as_seconds();
+    let lost = f64::from(starts - 1) * delay;
+    (age - lost).max(0.0) / (age + delay).max(f64::MIN_POSITIVE)
 }
 
 /// The number of workers up to which one more is tried: as requested, then twice the most that were measured, as long

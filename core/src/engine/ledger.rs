@@ -64,6 +64,11 @@ impl Ledger {
         ledger
     }
 
+    /// The amount of a resource that the cluster has left.
+    pub(crate) fn left_of(&self, resource: ResourceId) -> i64 {
+        self.cluster[resource]
+    }
+
     /// Whether any queue or tenant has limits.
     pub(crate) fn is_limited(&self) -> bool {
         self.limited

@@ -21,6 +21,8 @@ macro_rules! engines {
 engines! {
     optimus: Optimus OptimusPaper,
     goodput: Goodput,
+    pollux: Pollux,
+    sia: Sia,
     oasis: Oasis,
     fifo: Fifo,
     drf: Drf,

@@ -294,7 +294,7 @@ pub fn settings(entry: &'static Entry, shape_rules: bool) -> impl Strategy<Value
         .map(|parameter| parameter.name)
         .collect();
     // The rules must hold with short searches, early batches and low age thresholds.
-    let least = [("nodes", 0), ("batch_jobs", 1), ("thresholds", 1)];
+    let least = [("nodes", 0), ("batch_jobs", 1), ("thresholds", 1), ("generations", 0)];
     let least = least.into_iter().find(|(name, _)| entry.has(name));
     let flags = (vec(any::<bool>(), flags.len()), 0..4_u8).prop_map(move |(on, few)| {
         let flags = flags.iter().zip(on).map(|(name, on)| ((*name).to_owned(), Parameter::Flag(on)));

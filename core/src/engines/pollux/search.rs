@@ -1,0 +1,273 @@
+//! The genetic search for places.
+//!
+//! A population of allocations is improved generation by generation. A child has the places of one parent for the first
+//! jobs and of another for the rest. Then some of its jobs return to their present places, some replicas go, and some
+//! come where there is room. At last it is repaired, so that no server holds more than it can. The best of parents and
+//! children are the next generation.
+
+use std::sync::Arc;
+
+use rand_chacha::{ChaCha8Rng, rand_core::RngCore};
+use smallvec::SmallVec;
+
+use super::replica;
+use crate::{
+    engine::{Budget, EngineError},
+    ids::{ResourceId, ServerId},
+    job::Job,
+    place::Room,
+    resources::Amounts,
+    state::State,
+};
+
+/// Replicas of a job by server, in the order of servers.
+pub(super) type Places = SmallVec<[(u32, u32); 4]>;
+
+/// Most children of a search, times jobs.
+const MOST_WORK: u64 = 2_000_000;
+
+/// Generations without a better allocation that end a search.
+const PATIENCE: u32 = 40;
+
+/// The part of jobs that a mutation sets back to their present places, that loses replicas, and that gets any number on
+/// one of its servers.
+const MUTATED: f64 = 0.1;
+
+/// A job in a search.
+pub(super) struct Candidate<'a> {
+    pub(super) job: &'a Arc<Job>,
+    /// Largest number of replicas.
+    pub(super) most: u32,
+    /// Its present places.
+    pub(super) base: Places,
+    /// By the number of replicas: what the job adds to the fitness where they stay on one server, stay on several, or
+    /// changed to these.
+    pub(super) worth: Vec<[f64; 4]>,
+}
+
+impl Candidate<'_> {
+    fn worth(&self, places: &Places) -> f64 {
+        let replicas: u32 = places.iter().map(|(_, count)| count).sum();
+        // More than `most` are its present ones.
+        let at = (replicas as usize).min(self.worth.len() - 1);
+        self.worth[at][usize::from(places.len() > 1) + 2 * usize::from(*places != self.base)]
+    }
+}
+
+/// Jobs and the room that they share.
+pub(super) struct Problem<'a> {
+    pub(super) candidates: Vec<Candidate<'a>>,
+    state: &'a State,
+    room: &'a Room,
+    avoid_interference: bool,
+    /// Resources that replicas take.
+    resources: Vec<ResourceId>,
+    /// By job and resource: what a replica takes.
+    units: Vec<i64>,
+    /// The least that any replica takes, by resource.
+    least: Vec<i64>,
+    /// Free amounts by server and resource.
+    free: Vec<i64>,
+}
+
+/// An allocation with its fitness.
+#[derive(Clone)]
+struct Plan {
+    places: Vec<Places>,
+    fitness: f64,
+}
+
+/// Sizes of a search.
+#[derive(Clone, Debug)]
+pub(super) struct Search {
+    pub(super) population: usize,
+    pub(super) generations: u32,
+}
+
+impl<'a> Problem<'a> {
+    /// The room is free of the candidates' slots. O(jobs + servers), times resources.
+    pub(super) fn new(
+        state: &'a State,
+        room: &'a Room,
+        candidates: Vec<Candidate<'a>>,
+        avoid_interference: bool,
+    ) -> Self {
+        let needs: Vec<_> = candidates.iter().map(|candidate| replica(candidate.job)).collect();
+        let mut resources: Vec<ResourceId> =
+            needs.iter().flat_map(|need| need.iter().filter(|(_, amount)| *amount > 0).map(|(id, _)| id)).collect();
+        resources.sort_unstable();
+        resources.dedup();
+        let row = |of: &Amounts| resources.iter().map(|id| of[*id]).collect::<Vec<i64>>();
+        let units: Vec<i64> = needs.iter().flat_map(&row).collect();
+        let least = (0..resources.len())
+            .map(|at| units.iter().skip(at).step_by(resources.len()).copied().min().unwrap_or(0))
+            .collect();
+        let free = (0..room.len() as u32).flat_map(|id| row(room.free(ServerId(id)))).collect();
+        Self { candidates, state, room, avoid_interference, resources, units, least, free }
+    }
+
+    fn unit(&self, job: usize) -> &[i64] {
+        &self.units[job * self.resources.len()..][..self.resources.len()]
+    }
+
+    /// How many replicas of a job fit into what is left of a server.
+    fn held(&self, job: usize, server: u32, left: &[i64]) -> u32 {
+        let left = &left[server as usize * self.resources.len()..][..self.resources.len()];
+        let held = self.unit(job).iter().zip(left).filter(|(each, _)| **each > 0).map(|(each, left)| left / each);
+        u32::try_from(held.min().unwrap_or(i64::from(u32::MAX)).max(0)).unwrap_or(u32::MAX)
+    }
+
+    /// The most replicas of a job that a server can hold.
+    fn most(&self, job: usize, server: u32) -> u32 {
+        self.held(job, server, &self.free).min(self.candidates[job].most)
+    }
+
+    fn take(&self, job: usize, server: u32, count: u32, left: &mut [i64]) {
+        let left = &mut left[server as usize * self.resources.len()..][..self.resources.len()];
+        left.iter_mut().zip(self.unit(job)).for_each(|(left, each)| *left -= each * i64::from(count));
+    }
+
+    fn accepts(&self, job: usize, server: u32) -> bool {
+        self.room.accepts(self.state, ServerId(server), self.candidates[job].job)
+    }
+
+    /// Random changes of places: back to the present ones, fewer replicas, any number on a server, and more where there
+    /// is room.
+    fn mutate(&self, plan: &mut [Places], left: &mut Vec<i64>, draws: &mut ChaCha8Rng) {
+        left.clone_from(&self.free);
+        for (job, places) in plan.iter_mut().enumerate() {
+            if chance(draws, MUTATED) {
+                places.clone_from(&self.candidates[job].base);
+            }
+            if chance(draws, MUTATED) {
+                places.retain(|_| !chance(draws, MUTATED));
+            }
+            places.iter().for_each(|(server, count)| self.take(job, *server, *count, left));
+        }
+        let width = self.resources.len().max(1);
+        let has_room = |(_, left): &(usize, &[i64])| left.iter().zip(&self.least).all(|(left, least)| left >= least);
+        let open: Vec<u32> = left.chunks(width).enumerate().filter(has_room).map(|(server, _)| server as u32).collect();
+        for (job, places) in plan.iter_mut().enumerate() {
+            let anywhere = (!open.is_empty()).then(|| open[below(draws, open.len())]);
+            let own = (!places.is_empty()).then(|| below(draws, places.len()));
+            if let Some(at) = own.filter(|_| chance(draws, MUTATED)) {
+                // Whether others keep their room is left to the repair.
+                let (server, count) = &mut places[at];
+                *count = below(draws, self.most(job, *server).max(*count) as usize + 1) as u32;
+            }
+            let own = own.map(|at| places[at].0);
+            for server in [anywhere, own].into_iter().flatten() {
+                if self.held(job, server, left) == 0 || !self.accepts(job, server) {
+                    continue;
+                }
+                let most = self.most(job, server);
+                let at = places.binary_search_by_key(&server, |(server, _)| *server);
+                let now = at.map_or(0, |at| places[at].1);
+                let count = now + below(draws, most.saturating_sub(now) as usize + 1) as u32;
+                match at {
+                    Ok(at) => places[at].1 = count,
+                    Err(at) if count > 0 => places.insert(at, (server, count)),
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Removes what breaks a rule: the second job on several servers on one of them, replicas beyond a job's largest
+    /// number, and those that a server can't hold. Earlier jobs go first.
+    fn repair(&self, plan: &mut [Places], left: &mut Vec<i64>, taken: &mut Vec<bool>, draws: &mut ChaCha8Rng) {
+        left.clone_from(&self.free);
+        taken.clear();
+        taken.resize(self.room.len(), false);
+        for (job, places) in plan.iter_mut().enumerate() {
+            let candidate = &self.candidates[job];
+            if self.avoid_interference && places.len() > 1 {
+                places.retain(|(server, _)| !std::mem::replace(&mut taken[*server as usize], true));
+            }
+            let stays = *places == candidate.base;
+            let mut total = 0;
+            // Which servers lose replicas is random.
+            let first = below(draws, places.len().max(1));
+            for step in 0..places.len() {
+                let at = (first + step) % places.len();
+                let (server, count) = &mut places[at];
+                let most = if stays { u32::MAX } else { candidate.most - total };
+                *count = (*count).min(self.held(job, *server, left)).min(most);
+                total += *count;
+            }
+            // A job may run only with some numbers of replicas.
+            let bounds = candidate.job.bounds();
+            let allowed = if total < bounds.workers.0 { 0 } else { bounds.workers_at_most(total) };
+            for (_, count) in places.iter_mut().rev() {
+                let goes = (total - allowed).min(*count);
+                *count -= goes;
+                total -= goes;
+            }
+            places.retain(|(_, count)| *count > 0);
+            places.iter().for_each(|(server, count)| self.take(job, *server, *count, left));
+        }
+    }
+
+    fn fitness(&self, places: &[Places]) -> f64 {
+        self.candidates.iter().zip(places).map(|(candidate, places)| candidate.worth(places)).sum()
+    }
+}
+
+impl Search {
+    /// The fittest allocation found: places for each candidate.
+    pub(super) fn run(
+        &self,
+        problem: &Problem<'_>,
+        draws: &mut ChaCha8Rng,
+        budget: &mut Budget,
+    ) -> Result<Vec<Places>, EngineError> {
+        let jobs = problem.candidates.len();
+        if jobs == 0 {
+            return Ok(Vec::new());
+        }
+        let (mut left, mut taken) = (Vec::new(), Vec::new());
+        let mut present: Vec<Places> = problem.candidates.iter().map(|candidate| candidate.base.clone()).collect();
+        problem.repair(&mut present, &mut left, &mut taken, draws);
+        let mut population = vec![Plan { fitness: problem.fitness(&present), places: present }];
+        let work = (self.population * jobs) as u64;
+        let generations = u64::from(self.generations).min(MOST_WORK.min(budget.left() / 2) / work.max(1)).max(1);
+        let mut stale = 0;
+        for _ in 0..generations {
+            let best = population[0].fitness;
+            for _ in 0..self.population {
+                budget.spend(jobs as u64)?;
+                let (one, other) = (parent(&population, draws), parent(&population, draws));
+                let point = below(draws, jobs);
+                let mut places: Vec<Places> = population[one].places[..point].to_vec();
+                places.extend_from_slice(&population[other].places[point..]);
+                problem.mutate(&mut places, &mut left, draws);
+                problem.repair(&mut places, &mut left, &mut taken, draws);
+                population.push(Plan { fitness: problem.fitness(&places), places });
+            }
+            population.sort_by(|one, other| other.fitness.total_cmp(&one.fitness));
+            population.dedup_by(|one, other| one.fitness == other.fitness && one.places == other.places);
+            population.truncate(self.population);
+            stale = if population[0].fitness > best { 0 } else { stale + 1 };
+            if stale == PATIENCE {
+                break;
+            }
+        }
+        Ok(population.swap_remove(0).places)
+    }
+}
+
+/// The fitter of two random members of a population that is sorted by fitness.
+fn parent(population: &[Plan], draws: &mut ChaCha8Rng) -> usize {
+    let (one, other) = (below(draws, population.len()), below(draws, population.len()));
+    let better = population[one].fitness >= population[other].fitness;
+    if better { one } else { other }
+}
+
+/// A random number below `count`, which is at least 1.
+fn below(draws: &mut ChaCha8Rng, count: usize) -> usize {
+    (draws.next_u64() % count as u64) as usize
+}
+
+fn chance(draws: &mut ChaCha8Rng, probability: f64) -> bool {
+    f64::from(draws.next_u32()) < probability * f64::from(u32::MAX)
+}
