@@ -156,7 +156,8 @@ impl Engine for Sia {
 }
 
 impl Sia {
-    /// A job's configurations: the present shape, the smallest one, and those up to twice the measured workers.
+    /// A job's configurations: the present shape, the smallest one, and those up to twice the measured workers. Beyond
+    /// 16 servers their numbers double.
     fn candidate<'a>(&self, state: &State, job: &'a Arc<Job>, kinds: &Kinds<'_>) -> Candidate<'a> {
         let of = Forecast::of(job, kinds);
         let bounds = &of.bounds;
@@ -164,7 +165,7 @@ impl Sia {
         let shape = |workers: u32| Shape { workers, servers: workers.clamp(bounds.servers.0, bounds.servers.1) };
         let on_one = of.most_together().unwrap_or(1);
         let doubled = (0..32).map(|power| 1_u32 << power);
-        let whole = (1..).map(|servers| on_one.saturating_mul(servers));
+        let whole = (1..=16).chain((5..32).map(|power| 1_u32 << power)).map(|servers| on_one.saturating_mul(servers));
         let mut shapes: Vec<Shape> = match on_one {
             1 => doubled.take_while(|workers| *workers <= most).map(shape).collect(),
             _ => {

@@ -57,6 +57,9 @@ use crate::{
 /// Added to each speed-up, so that a job without replicas has a finite worth.
 const LEAST_SPEEDUP: f64 = 1e-3;
 
+/// A job gets at most so many replicas more than its smallest number.
+const MOST_GROWTH: u32 = 256;
+
 /// The engine, as its module describes it.
 #[derive(Clone, Debug)]
 pub struct Pollux {
@@ -105,9 +108,10 @@ impl Engine for Pollux {
         let kinds = Kinds::of(state);
         let mut candidates = Vec::with_capacity(jobs.len());
         let leaving = leaving(state);
+        let (count, servers) = (jobs.len() as f64, state.present_servers().count() as f64);
         for job in &jobs {
-            let candidate = self.candidate(state, job, &kinds, jobs.len(), leaving(job));
-            round.budget.spend(4 * u64::from(candidate.most))?;
+            let candidate = self.candidate(state, job, &kinds, (count, servers), leaving(job));
+            round.budget.spend(candidate.worth.len() as u64)?;
             candidates.push(candidate);
         }
         let mut draws = ChaCha8Rng::seed_from_u64(state.settings.seed);
@@ -120,44 +124,45 @@ impl Engine for Pollux {
 }
 
 impl Pollux {
-    /// What the search knows of a job.
+    /// What the search knows of a job, in a cluster with so many jobs and servers.
     fn candidate<'a>(
         &self,
         state: &State,
         job: &'a Arc<Job>,
         kinds: &Kinds<'_>,
-        jobs: usize,
+        (jobs, servers): (f64, f64),
         leaves: bool,
     ) -> Candidate<'a> {
         let of = Forecast::of(job, kinds);
-        let most = of.bounds.workers_at_most(most_measured(job).saturating_mul(2)).min(of.bounds.workers.1);
-        let servers = |workers: u32| workers.clamp(of.bounds.servers.0, of.bounds.servers.1);
+        let (least, most) = of.bounds.workers;
+        let most = of.bounds.workers_at_most(most_measured(job).saturating_mul(2).min(least + MOST_GROWTH)).min(most);
+        let beside = |workers: u32| workers.clamp(of.bounds.servers.0, of.bounds.servers.1);
         let time = |workers: u32, apart: bool| match of.is_timed {
-            true => of.time_apart(workers, servers(workers), apart),
+            true => of.time_apart(workers, beside(workers), apart),
             false => 1.0 / f64::from(workers),
         };
         let share = replica(job).dominant_share(&state.usable).max(1e-12);
-        let fair = (libm::ceil(1.0 / share / jobs as f64) as u32).clamp(of.bounds.workers.0, of.bounds.workers.1);
+        let fair = (libm::ceil(1.0 / share / jobs) as u32).clamp(of.bounds.workers.0, of.bounds.workers.1);
         let fair_time = time(fair, !of.may_share(fair));
-        let present = state.present_servers().count() as f64;
-        let worth = |workers: u32, apart: bool, factor: f64| {
-            let speedup = if workers == 0 { 0.0 } else { fair_time / time(workers, apart) * share * present };
+        let worth = |speedup: f64| {
             // A time that isn't known to be finite is worth nothing.
-            let speedup = if speedup.is_finite() { speedup * factor } else { 0.0 } + LEAST_SPEEDUP;
+            let speedup = if speedup.is_finite() { speedup } else { 0.0 } + LEAST_SPEEDUP;
             match self.power {
                 0.0 => libm::log(speedup),
                 power => libm::pow(speedup, power).copysign(power),
             }
         };
         let restart = restart_factor(state, job);
-        let base = if leaves { Places::new() } else { places(job.verdict.allocation()) };
+        let of_number = |workers: u32| {
+            let [together, apart] = [false, true].map(|apart| fair_time / time(workers, apart) * share * servers);
+            [together, apart, together * restart, apart * restart].map(worth)
+        };
         Candidate {
             job,
             most,
-            worth: (0..=most)
-                .map(|k| [worth(k, false, 1.0), worth(k, true, 1.0), worth(k, false, restart), worth(k, true, restart)])
-                .collect(),
-            base,
+            nothing: worth(0.0),
+            worth: (least..=most).map(of_number).collect(),
+            base: if leaves { Places::new() } else { places(job.verdict.allocation()) },
         }
     }
 }
@@ -258,8 +263,7 @@ fn place_as_found(
     }
     let holds = |count: &Count| {
         let Shape { workers, servers } = count.shape;
-        let known = job.verdict.allocation().is_some_and(|has| has.slots().iter().any(|s| s.server == count.server));
-        (known || round.board.room.accepts(state, count.server, job))
+        round.board.room.accepts(state, count.server, job)
             && round.board.room.holds(count.server, job, &job.total(count.shape), workers, servers)
     };
     if !counts.iter().all(holds) {

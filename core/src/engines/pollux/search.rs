@@ -40,7 +40,9 @@ pub(super) struct Candidate<'a> {
     pub(super) most: u32,
     /// Its present places.
     pub(super) base: Places,
-    /// By the number of replicas: what the job adds to the fitness where they stay on one server, stay on several, or
+    /// What the job adds to the fitness without replicas.
+    pub(super) nothing: f64,
+    /// What it adds by the number of replicas, from the smallest on, where they stay on one server, stay on several, or
     /// changed to these.
     pub(super) worth: Vec<[f64; 4]>,
 }
@@ -48,9 +50,10 @@ pub(super) struct Candidate<'a> {
 impl Candidate<'_> {
     fn worth(&self, places: &Places) -> f64 {
         let replicas: u32 = places.iter().map(|(_, count)| count).sum();
+        let beyond = replicas.saturating_sub(self.job.bounds().workers.0) as usize;
         // More than `most` are its present ones.
-        let at = (replicas as usize).min(self.worth.len() - 1);
-        self.worth[at][usize::from(places.len() > 1) + 2 * usize::from(*places != self.base)]
+        let worth = self.worth.get(beyond).or(self.worth.last()).filter(|_| !places.is_empty());
+        worth.map_or(self.nothing, |by| by[usize::from(places.len() > 1) + 2 * usize::from(*places != self.base)])
     }
 }
 
@@ -150,7 +153,7 @@ impl<'a> Problem<'a> {
         for (job, places) in plan.iter_mut().enumerate() {
             let anywhere = (!open.is_empty()).then(|| open[below(draws, open.len())]);
             let own = (!places.is_empty()).then(|| below(draws, places.len()));
-            if let Some(at) = own.filter(|_| chance(draws, MUTATED)) {
+            if let Some(at) = own.filter(|at| chance(draws, MUTATED) && self.accepts(job, places[*at].0)) {
                 // Whether others keep their room is left to the repair.
                 let (server, count) = &mut places[at];
                 *count = below(draws, self.most(job, *server).max(*count) as usize + 1) as u32;
@@ -229,12 +232,13 @@ impl Search {
         let mut present: Vec<Places> = problem.candidates.iter().map(|candidate| candidate.base.clone()).collect();
         problem.repair(&mut present, &mut left, &mut taken, draws);
         let mut population = vec![Plan { fitness: problem.fitness(&present), places: present }];
-        let work = (self.population * jobs) as u64;
+        let children = self.population.min((MOST_WORK.min(budget.left() / 2) / jobs as u64) as usize).max(1);
+        let work = (children * jobs) as u64;
         let generations = u64::from(self.generations).min(MOST_WORK.min(budget.left() / 2) / work.max(1)).max(1);
         let mut stale = 0;
         for _ in 0..generations {
             let best = population[0].fitness;
-            for _ in 0..self.population {
+            for _ in 0..children {
                 budget.spend(jobs as u64)?;
                 let (one, other) = (parent(&population, draws), parent(&population, draws));
                 let point = below(draws, jobs);
