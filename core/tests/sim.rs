@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use trainmaster_core::{
     ServerSpec, Settings, Span, Time, TrainingMode,
-    engines::REGISTRY,
+    engines::{self, REGISTRY},
     job::Dataset,
     settings::{Parameter, Stability},
     sim::{
@@ -20,8 +20,11 @@ use trainmaster_core::{
 
 fn options(engine: &str, seed: u64) -> Options {
     let stability = Stability { enabled: false, ..Stability::default() };
+    // A short search keeps the rules, too.
+    let short = engines::find(engine).unwrap().has("generations");
+    let parameters = short.then(|| ("generations".to_owned(), Parameter::Number(2.0))).into_iter().collect();
     Options {
-        settings: Settings { engine: engine.into(), seed, stability, ..Settings::default() },
+        settings: Settings { engine: engine.into(), seed, stability, parameters, ..Settings::default() },
         seed,
         ..Options::default()
     }

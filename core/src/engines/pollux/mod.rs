@@ -19,8 +19,8 @@
 //! * Jobs of a higher priority are served before others, whatever their service.
 //! * A replica is a worker, with a parameter server if the job has any, up to its largest number of them.
 //! * The search starts from the present places, without the previous population, and ends early once 40 generations
-//!   found nothing better. One objective is searched. The authors' simulator keeps the utility of the cluster as a
-//!   second one, and takes the best by the first.
+//!   found nothing better, or once every job has the places that are best for it. One objective is searched. The
+//!   authors' simulator keeps the utility of the cluster as a second one, and takes the best by the first.
 //! * A job for which the search found no replicas gets its smallest shape where there is room.
 //!
 //! Choose it to compare others with it.

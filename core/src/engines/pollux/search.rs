@@ -55,6 +55,12 @@ impl Candidate<'_> {
         let worth = self.worth.get(beyond).or(self.worth.last()).filter(|_| !places.is_empty());
         worth.map_or(self.nothing, |by| by[usize::from(places.len() > 1) + 2 * usize::from(*places != self.base)])
     }
+
+    /// The most that it could add, with the present places or any others.
+    fn most_worth(&self) -> f64 {
+        let changed = self.worth.iter().flat_map(|by| by[2..].iter().copied());
+        changed.fold(self.worth(&self.base).max(self.nothing), f64::max)
+    }
 }
 
 /// Jobs and the room that they share.
@@ -235,9 +241,14 @@ impl Search {
         let children = self.population.min((MOST_WORK.min(budget.left() / 2) / jobs as u64) as usize).max(1);
         let work = (children * jobs) as u64;
         let generations = u64::from(self.generations).min(MOST_WORK.min(budget.left() / 2) / work.max(1)).max(1);
+        let bound: f64 = problem.candidates.iter().map(Candidate::most_worth).sum();
         let mut stale = 0;
         for _ in 0..generations {
             let best = population[0].fitness;
+            if best >= bound {
+                // Every job has the best places for it.
+                break;
+            }
             for _ in 0..children {
                 budget.spend(jobs as u64)?;
                 let (one, other) = (parent(&population, draws), parent(&population, draws));
