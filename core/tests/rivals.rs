@@ -174,3 +174,15 @@ fn pollux_finds_a_good_allocation() {
         assert!(mean(&chosen) > 0.97 * best, "seed {seed}: {chosen:?} has {}, the best {best}", mean(&chosen));
     }
 }
+
+/// A job that needs two servers runs beside one that could take them all.
+#[test]
+fn pollux_finds_places_for_a_gang() {
+    let mut scheduler = cluster(plain("pollux"), &[gpus("s0", 4), gpus("s1", 4), gpus("s2", 4)]);
+    let elastic = running(&mut scheduler, 0, known("elastic", 12, |w| 12.0 / w));
+    assert_eq!(workers(&scheduler, elastic), 12);
+    let gang = JobSpec { worker: ring("gang", (8, 8, 8)).worker, ..known("gang", 8, |w| 8.0 / w) };
+    let gang = submit(&mut scheduler, 7_200_000, gang);
+    scheduler.decide(Time(7_200_000));
+    assert_eq!((workers(&scheduler, gang), workers(&scheduler, elastic)), (8, 4));
+}

@@ -184,12 +184,12 @@ impl Sia {
         let worth = |shape: Shape| {
             let goodput = if of.is_timed { smallest / of.time(shape.workers, shape.servers) } else { 1.0 };
             let factor = if now.is_empty() || shape == now { 1.0 } else { restart };
-            // Nothing is worth less than no slots.
             let lost = libm::pow((goodput * factor).max(f64::MIN_POSITIVE), self.power);
             self.no_allocation - lost
         };
-        let options = shapes.into_iter().map(|shape| (shape, worth(shape)));
-        Candidate { job, options: options.filter(|(_, worth)| worth.is_finite()).collect() }
+        // What is worth less than no slots is never chosen, but a job may keep it.
+        let options = shapes.into_iter().map(|shape| (shape, worth(shape).max(-1e3)));
+        Candidate { job, options: options.filter(|(shape, worth)| *worth > 0.0 || *shape == now).collect() }
     }
 
     /// A configuration for each candidate, or none.
@@ -233,7 +233,10 @@ impl Sia {
                 variables.iter().copied().zip(candidate.options.iter().map(is_start)).collect::<Vec<_>>()
             })
             .collect();
-        let Ok(solution) = self.solver.solve(&model, self.limit, &hint) else { return Ok(start) };
+        let size = model.size() as u64;
+        let limit = Limit { nodes: self.limit.nodes.min(round.budget.left() / (size + 1)), ..self.limit };
+        let Ok(solution) = self.solver.solve(&model, limit, &hint) else { return Ok(start) };
+        round.budget.spend(solution.nodes.min(limit.nodes) * size)?;
         let chosen = all().map(|(candidate, variables)| {
             let mut options = candidate.options.iter().zip(variables);
             options

@@ -193,7 +193,8 @@ fn place(
     let state = round.state;
     let mut moving = Vec::new();
     for (at, job) in jobs.iter().enumerate() {
-        let kept = job.verdict.allocation().filter(|_| found[at] == base[at]);
+        // A job that should leave a server has no present places.
+        let kept = job.verdict.allocation().filter(|_| found[at] == base[at] && !base[at].is_empty());
         let stays = kept.is_some_and(|kept| {
             let total = job.total(kept.shape());
             let stays = ledger.has(job, &total) && round.board.restore(state, job, kept);

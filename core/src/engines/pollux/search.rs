@@ -179,6 +179,27 @@ impl<'a> Problem<'a> {
                     Err(_) => {}
                 }
             }
+            self.complete(job, places, &open, left, draws);
+        }
+    }
+
+    /// Adds servers to a job with too few replicas to run, as long as random ones have room.
+    fn complete(&self, job: usize, places: &mut Places, open: &[u32], left: &[i64], draws: &mut ChaCha8Rng) {
+        let least = self.candidates[job].job.bounds().workers.0;
+        let mut total: u32 = places.iter().map(|(_, count)| count).sum();
+        // A job that runs with one replica has enough or none.
+        let tries = if least > 1 && total > 0 && !open.is_empty() { 2 * least } else { 0 };
+        for _ in 0..tries {
+            if total >= least {
+                break;
+            }
+            let server = open[below(draws, open.len())];
+            let Err(at) = places.binary_search_by_key(&server, |(server, _)| *server) else { continue };
+            let count = self.held(job, server, left).min(least - total);
+            if count > 0 && self.accepts(job, server) {
+                places.insert(at, (server, count));
+                total += count;
+            }
         }
     }
 
