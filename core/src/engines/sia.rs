@@ -17,8 +17,8 @@
 //! * **Exploration.** A job gets its smallest shape until a speed is measured, then at most twice the workers that were
 //!   measured, as with Pollux.
 //! * **Search.** It is bounded by `nodes` and `gap`, and by `jobs` in one program: those with the least attained
-//!   service. Others that run keep their shapes. It starts from the present shapes and the smallest ones of waiting
-//!   jobs.
+//!   service. Others that run keep their shapes, whatever their priority. It starts from the present shapes and the
+//!   smallest ones of waiting jobs.
 //! * **Parameter servers** come with the workers, one each, up to the job's largest number.
 //!
 //! Choose it to compare others with it.

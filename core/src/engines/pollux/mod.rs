@@ -25,8 +25,8 @@
 //!
 //! Choose it to compare others with it.
 //!
-//! Cost: O(G · P · J · s) for G generations of P allocations for J jobs on s servers each. Large clusters get fewer
-//! generations, so that G · P · J stays below two million.
+//! Cost: O(G · P · (J · s + S)) for G generations of P allocations for J jobs on s of S servers each. With many jobs
+//! there are fewer generations, so that G · P · J stays below two million.
 
 mod search;
 
