@@ -128,9 +128,9 @@ static void enact(struct trainmaster_scheduler *scheduler, int64_t at) {
             if (issue->slots.count > 0) {
                 // Servers are named by their type, and all workers of a job have one type.
                 const struct trainmaster_string *server = &issue->slots.data->server;
-                size_t length = strcspn(server->data, "-");
-                memcpy(job->type, server->data, length);
-                job->type[length] = 0;
+                const char *dash = memchr(server->data, '-', server->length);
+                int length = (int)(dash ? (uint64_t)(dash - server->data) : server->length);
+                snprintf(job->type, sizeof job->type, "%.*s", length, server->data);
             }
         }
         struct trainmaster_event observed = event(TRAINMASTER_EVENT_KIND_OBSERVED);

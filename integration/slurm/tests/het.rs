@@ -1,6 +1,6 @@
 //! Training jobs of two components: workers on some nodes, parameter servers on others.
 
-use std::{thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use super::{
     cluster::{available, root, until},
@@ -58,6 +58,28 @@ fn shape(given: &str) -> (u32, u32) {
     (count("workers="), count("servers="))
 }
 
+/// For each srun of the site's jobs, how many shells of trainmaster-step are above it.
+fn shells_above_steps(site: &Site) -> Vec<usize> {
+    let read = |pid: &str, name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let command = |pid: &str| String::from_utf8_lossy(&read(pid, "cmdline")).replace('\0', " ");
+    let parent = |pid: &str| {
+        let stat = String::from_utf8_lossy(&read(pid, "stat")).into_owned();
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1).map(str::to_owned)).unwrap_or_default()
+    };
+    let own = format!("SLURM_CONF={}", site.folder().join("etc/slurm.conf").display());
+    let pids = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let steps = pids.filter(|pid| {
+        command(pid).starts_with("srun --exact")
+            && String::from_utf8_lossy(&read(pid, "environ")).contains(&own)
+            && !command(&parent(pid)).starts_with("srun")
+    });
+    let above = |pid: String| {
+        let parents = std::iter::successors(Some(parent(&pid)), |pid| Some(parent(pid)).filter(|pid| pid != "1"));
+        parents.take(20).filter(|pid| command(pid).contains("trainmaster-step")).count()
+    };
+    steps.map(above).collect()
+}
+
 #[test]
 fn a_job_of_two_components_is_sized_resized_and_survives() {
     if !available() {
@@ -73,6 +95,8 @@ fn a_job_of_two_components_is_sized_resized_and_survives() {
     assert!(nodes[0].iter().all(|node| ["node1", "node2"].contains(&node.as_str())), "{nodes:?}");
     assert!(nodes[1].iter().all(|node| ["node3", "node4"].contains(&node.as_str())), "{nodes:?}");
     until("it trains", || site.output("first").contains("step"));
+    // A shell in between ends at Slurm's SIGTERM, and its srun then outlives the script.
+    assert_eq!(shells_above_steps(&site), [1, 1]);
 
     // Other jobs take their share.
     let others =
