@@ -1,8 +1,6 @@
 //! Properties of MLFS's baselines beyond the contract: `slaq`, `gandiva`, `graphene`, `hypersched` and `fair`.
 
-mod common;
-
-use common::build::{
+use crate::common::build::{
     amounts, cluster, gpus, plain_with, ring, role, runs, server, set, shape, submit, trained, verdict,
 };
 use trainmaster_core::{

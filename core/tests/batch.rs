@@ -1,8 +1,6 @@
 //! Properties of `batch` beyond the contract: completion of batches, assignment of cheap servers, and waiting jobs.
 
-mod common;
-
-use common::build::{cluster, plain_with, role, runs, server, set, submit, trained, verdict};
+use crate::common::build::{cluster, plain_with, role, runs, server, set, submit, trained, verdict};
 use trainmaster_core::{
     End, Event, JobId, JobSpec, Scheduler, ServerSpec, Settings, Shape, Time,
     job::{Dataset, TrainingMode},

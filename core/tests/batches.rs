@@ -1,8 +1,6 @@
 //! Jobs whose batch the scheduler may choose.
 
-mod common;
-
-use common::{
+use crate::common::{
     build::{cluster, gpus, plain, report, ring, running, runs, seen, shape, submit},
     journal::verify,
 };
@@ -397,7 +395,7 @@ fn a_refused_change_leaves_the_batch_of_the_running_shape() {
     seen(&mut scheduler, 2, job);
     let before = batch(&scheduler, job);
     assert_eq!((issued(&scheduler, job), before), (3, Some(Batch { size: 66, local: 22, passes: 1 })));
-    common::build::set(&mut scheduler, 1_000_000, gpus("b", 5));
+    crate::common::build::set(&mut scheduler, 1_000_000, gpus("b", 5));
     scheduler.decide(Time(2_000_000));
     assert_eq!((issued(&scheduler, job), batch(&scheduler, job).unwrap().local), (8, 8));
     let decision = scheduler.state().job(job).unwrap().issued.decision;

@@ -1,10 +1,10 @@
 //! Bounds of all external input: on time, memory and stack, and on its effects on others.
 
-mod common;
-
 use std::{collections::BTreeMap, fmt::Write as _, thread};
 
-use common::build::{amounts, cluster, job, plain, report, ring, role, running, seen, server, set, shape, submit, wp};
+use crate::common::build::{
+    amounts, cluster, job, plain, report, ring, role, running, seen, server, set, shape, submit, wp,
+};
 use trainmaster_core::{
     Event, EventError, Incarnation, JobId, JobSpec, Report, Scheduler, ServerSpec, Settings, Span, Time,
     engines::REGISTRY,

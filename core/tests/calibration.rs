@@ -3,11 +3,9 @@
 
 #![allow(clippy::disallowed_macros)] // tests print what they measure
 
-mod fit_data;
-
 use std::collections::BTreeMap;
 
-use fit_data::{columns, mean, shared};
+use crate::fit_data::{columns, mean, shared};
 use trainmaster_core::{
     Allocation, Devices, Role, ServerId, Settings, Slot, Span,
     settings::{Parameter, Stability},

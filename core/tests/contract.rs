@@ -1,11 +1,9 @@
 //! The contract of all registered engines and of the loop around them, under random histories.
 //!
-//! `TRAINMASTER_CASES=50 cargo test --test contract` runs fifty times as many histories, `TRAINMASTER_SEED` others,
-//! `TRAINMASTER_ENGINE` those of one engine.
+//! `TRAINMASTER_CASES=50 cargo test -p trainmaster-core contract::` runs fifty times as many histories,
+//! `TRAINMASTER_SEED` others, `TRAINMASTER_ENGINE` those of one engine.
 
-mod common;
-
-use common::{
+use crate::common::{
     config,
     play::{Options, check_journal, play},
     scenario::{Scenario, scenario},
@@ -15,7 +13,7 @@ use trainmaster_core::{Event, JobSpec, Scheduler, ServerSpec, Time, engines::REG
 
 /// Random histories for each engine.
 fn every_engine(cases: u32, shape_rules: bool, check: impl Fn(&Scenario)) {
-    for entry in REGISTRY.iter().filter(|entry| common::chosen(entry.name)) {
+    for entry in REGISTRY.iter().filter(|entry| crate::common::chosen(entry.name)) {
         let mut runner = TestRunner::new(config(cases));
         let result = runner.run(&scenario(entry, shape_rules, 80), |scenario| {
             check(&scenario);
@@ -71,11 +69,11 @@ fn a_journal_replays_from_any_snapshot() {
 #[test]
 fn the_order_of_the_list_does_not_matter() {
     use proptest::{collection::vec, prelude::*, sample::Index};
-    for entry in REGISTRY.iter().filter(|entry| common::chosen(entry.name)) {
+    for entry in REGISTRY.iter().filter(|entry| crate::common::chosen(entry.name)) {
         let instance = (
-            common::scenario::settings(entry, false),
-            common::scenario::servers(),
-            vec(common::scenario::job(), 1..8),
+            crate::common::scenario::settings(entry, false),
+            crate::common::scenario::servers(),
+            vec(crate::common::scenario::job(), 1..8),
             vec(any::<Index>(), 14),
         );
         let mut runner = TestRunner::new(config(60));

@@ -1,8 +1,6 @@
 //! Properties of `dorm` beyond the contract: use of the cluster within its bounds on unfairness and on changes.
 
-mod common;
-
-use common::build::{amounts, cluster, job, plain, plain_with, ring, server, set, shape, submit, wp};
+use crate::common::build::{amounts, cluster, job, plain, plain_with, ring, server, set, shape, submit, wp};
 use trainmaster_core::{Event, JobSpec, Scheduler, Shape, Time, decision::DeviceShare, settings::Parameter};
 
 fn number(value: f64) -> Parameter {

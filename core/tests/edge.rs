@@ -1,10 +1,8 @@
 //! Properties of the edge-cloud engine: the sum of increases, preemption, and fixed assignments.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{
+use crate::common::{
     build::{amounts, cluster, plain, plain_with, role, server},
     config,
 };

@@ -2,11 +2,9 @@
 
 #![allow(clippy::disallowed_macros)] // tests print what they measure
 
-mod fit_data;
-
 use std::path::PathBuf;
 
-use fit_data::{Random, columns, files, mean};
+use crate::fit_data::{Random, columns, files, mean};
 use proptest::prelude::*;
 use trainmaster_core::fit::convergence::MAX_POINTS;
 use trainmaster_core::fit::{Convergence, ConvergenceOptions, Family, FitError, LossFit, LossHistory};

@@ -2,11 +2,9 @@
 
 #![allow(clippy::disallowed_macros)] // tests print what they measure
 
-mod fit_data;
-
 use std::collections::BTreeMap;
 
-use fit_data::{columns, files, mean, shared};
+use crate::fit_data::{columns, files, mean, shared};
 use trainmaster_core::fit::{AccuracyHistory, Forecast, OptStop, Stop, learning_curve::Options};
 
 /// (epoch from 0, accuracy), one run each.

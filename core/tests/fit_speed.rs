@@ -2,9 +2,7 @@
 
 #![allow(clippy::disallowed_macros)] // tests print what they measure
 
-mod fit_data;
-
-use fit_data::{Random, columns, mean, median, shared};
+use crate::fit_data::{Random, columns, mean, median, shared};
 use proptest::prelude::*;
 use trainmaster_core::fit::{
     Confidence, SpeedCurve, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample,

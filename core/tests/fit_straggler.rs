@@ -2,11 +2,9 @@
 
 #![allow(clippy::disallowed_macros)] // tests print what they measure
 
-mod fit_data;
-
 use std::collections::BTreeMap;
 
-use fit_data::{columns, files};
+use crate::fit_data::{columns, files};
 use proptest::prelude::*;
 use trainmaster_core::fit::{StragglerOptions, StragglerSignal, StragglerWatch};
 

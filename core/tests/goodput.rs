@@ -1,8 +1,6 @@
 //! Properties of `goodput` beyond the contract of engines.
 
-mod common;
-
-use common::build::{cluster, gpus, plain, plain_with, report, ring, running, runs, seen, set, shape, submit};
+use crate::common::build::{cluster, gpus, plain, plain_with, report, ring, running, runs, seen, set, shape, submit};
 use trainmaster_core::{
     End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, ServerSpec, Span, Time,
     job::{Convergence, ProfiledSpeed},

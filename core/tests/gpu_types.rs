@@ -2,12 +2,9 @@
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods)] // a test reads a file and prints what it measures
 
-mod common;
-mod fit_data;
-
 use std::collections::BTreeSet;
 
-use common::build::{cluster, plain, report, ring, running, seen, server, set, shape, submit, wp};
+use crate::common::build::{cluster, plain, report, ring, running, seen, server, set, shape, submit, wp};
 use trainmaster_core::{
     Event, JobId, JobSpec, ObservedSlot, Phase, Report, Role, Scheduler, Settings, Span, Time, Verdict,
     fit::{TypeFactor, TypeSpeeds},
@@ -339,7 +336,7 @@ fn take_over(mut scheduler: Scheduler, names_devices: bool) {
 /// A model that was measured on one type only, predicted on another from models of other families.
 #[test]
 fn a_type_never_tried_follows_roughly_from_what_other_models_gained() {
-    let Some(path) = fit_data::shared("curves/gavel_throughputs.json") else { return };
+    let Some(path) = crate::fit_data::shared("curves/gavel_throughputs.json") else { return };
     let file: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let kinds = ["k80", "p100", "v100"];
     let alone = |kind: &str, model: &str| file[kind][model]["null"].as_f64().filter(|speed| *speed > 0.0);

@@ -1,8 +1,6 @@
 //! Properties of `las` beyond the contract of engines.
 
-mod common;
-
-use common::build::{cluster, plain, ring, server, shape, submit, wp};
+use crate::common::build::{cluster, plain, ring, server, shape, submit, wp};
 use trainmaster_core::{
     Event, JobId, ObservedSlot, Phase, Reason, Scheduler, Time, Verdict, job::Service, reason::ReasonKind,
 };

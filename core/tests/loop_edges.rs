@@ -3,11 +3,9 @@
 
 #![allow(clippy::disallowed_types)] // one engine here records its changes for the test
 
-mod common;
-
 use std::{collections::BTreeMap, sync::Arc};
 
-use common::build::{amounts, cluster, job, plain, ring, role, server, set, shape, submit, wp};
+use crate::common::build::{amounts, cluster, job, plain, ring, role, server, set, shape, submit, wp};
 use trainmaster_core::{
     Budget, DecisionId, DeviceShare, Enactment, End, Event, EventError, Incarnation, JobId, JobSpec, Mode,
     ObservedSlot, Reason, Report, Revision, Role, Scheduler, ServerId, ServerSpec, Settings, Source, Span, Time,

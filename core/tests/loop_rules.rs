@@ -1,10 +1,8 @@
 //! Properties of the loop: faulty engines, issuing, refusals, modes, resyncs.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::build::{amounts, cluster, job, plain, ring, server, set, shape, submit, wp};
+use crate::common::build::{amounts, cluster, job, plain, ring, server, set, shape, submit, wp};
 use trainmaster_core::{
     Allocation, Budget, DeviceShare, Enactment, End, Event, JobId, Mode, ObservedSlot, Proposal, Reason, Role,
     Scheduler, ServerId, Settings, Slot, Source, Span, Time, Verdict, engine::Engine, job::Phase, reason::ReasonKind,
@@ -480,7 +478,7 @@ fn a_change_equal_to_the_last_delivered_one_is_delivered() {
 fn a_plan_on_exchanged_devices_is_void() {
     let mut scheduler = cluster(plain("fifo"), &[server("s0", 8, 16, &["gpu:a100", "gpu"])]);
     let spec = |name: &str, kind: &str| trainmaster_core::JobSpec {
-        worker: common::build::role(&[(kind, 1000)], 1, 1, 1),
+        worker: crate::common::build::role(&[(kind, 1000)], 1, 1, 1),
         ..ring(name, (1, 1, 1))
     };
     let typed = submit(&mut scheduler, 0, spec("typed", "gpu:a100"));

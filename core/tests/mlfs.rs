@@ -1,8 +1,6 @@
 //! Properties of `mlfs` beyond the contract: order and places of tasks, departures from overloaded servers, and stops.
 
-mod common;
-
-use common::build::{amounts, cluster, plain, plain_with, ring, runs, server, set, shape, submit, wp};
+use crate::common::build::{amounts, cluster, plain, plain_with, ring, runs, server, set, shape, submit, wp};
 use trainmaster_core::{
     DeviceShare, End, Event, Incarnation, JobId, JobSpec, Mode, Report, Role, Scheduler, ServerSpec, Settings, SlotUse,
     Source, Span, Time, Verdict,
@@ -562,7 +560,7 @@ fn no_task_is_placed_on_a_server_that_tasks_leave() {
     // s1 has cores but no GPU. The job that should leave s0 stays, and its cores aren't free.
     let mut scheduler = cluster(mlfs(&[], 2000), &[gpus("s0", 2), gpus("s1", 0)]);
     let hungry = |name: &str, model: &str| {
-        let worker = common::build::role(&[("gpu", 1000), ("cpu", 6000)], 1, 1, 1);
+        let worker = crate::common::build::role(&[("gpu", 1000), ("cpu", 6000)], 1, 1, 1);
         JobSpec { worker, model: model.into(), ..fixed(name, 1) }
     };
     let jobs = [hungry("a", "m"), hungry("b", "m")].map(|spec| submit(&mut scheduler, 0, spec));

@@ -1,10 +1,8 @@
 //! Tests of OASiS: admission, execution by slot, repair, and the treatment of rejected jobs.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::build::{amounts, plain_with, role, set, submit, wp};
+use crate::common::build::{amounts, plain_with, role, set, submit, wp};
 use trainmaster_core::{
     Budget, Event, EventError, JobId, JobSpec, ObservedSlot, Phase, Reason, Report, Role, Scheduler, ServerSpec, Shape,
     Span, Time, Verdict,

@@ -1,7 +1,5 @@
 //! The offline optimum against exhaustive search, and against schedules made by hand.
 
-mod common;
-
 use proptest::prelude::*;
 use trainmaster_core::{
     JobSpec, Shape, Span, Time,
@@ -136,7 +134,7 @@ fn instance() -> impl Strategy<Value = Instance> {
 }
 
 proptest! {
-    #![proptest_config(common::config(400))]
+    #![proptest_config(crate::common::config(400))]
     #[test]
     fn it_is_what_trying_everything_finds(instance in instance()) {
         let expected = by_trying(&instance);
@@ -238,8 +236,8 @@ fn a_longer_search_is_worth_no_less_and_bounds_no_worse() {
 #[test]
 fn a_workload_becomes_an_instance() {
     let hour = Span::seconds(3600);
-    let servers = [common::build::server("s0", 16, 64, &["gpu:a100"; 2])];
-    let mut spec = common::build::job("a", (1, 4, 1), (1, 4, 1));
+    let servers = [crate::common::build::server("s0", 16, 64, &["gpu:a100"; 2])];
+    let mut spec = crate::common::build::job("a", (1, 4, 1), (1, 4, 1));
     spec.worker.demand.insert("bandwidth".into(), 1000);
     spec.server.as_mut().expect("has some").demand.insert("bandwidth".into(), 3000);
     let data = Dataset {

@@ -1,9 +1,7 @@
 //! Optimus's allocation against a plain reference of the paper's rule, and small cases of its baselines checked by
 //! hand.
 
-mod common;
-
-use common::{
+use crate::common::{
     build::{amounts, cluster, job, plain, plain_with, profile, ring, role, server, shape, submit, wp},
     config,
 };

@@ -1,8 +1,6 @@
 //! What `optimus` adds to its paper, setting by setting, and the replacement of slow workers.
 
-mod common;
-
-use common::build::{cluster, gpus, plain, plain_with, report, ring, running, seen, shape, submit, wp};
+use crate::common::build::{cluster, gpus, plain, plain_with, report, ring, running, seen, shape, submit, wp};
 use trainmaster_core::{
     End, Event, Incarnation, JobId, JobSpec, Report, Role, Scheduler, ServerId, ServerSpec, Slot, Span, Time,
     engine::DefaultValue,

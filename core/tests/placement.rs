@@ -1,11 +1,9 @@
 //! Theorem 1 of Optimus against every other placement, even spreads on mixed servers, shares of devices, and the index
 //! of free servers against a plain sort.
 
-mod common;
-
 use std::{collections::BTreeSet, sync::Arc};
 
-use common::{
+use crate::common::{
     build::{amounts, cluster, job, plain, ring, role, server, submit, wp},
     config,
 };
@@ -207,7 +205,7 @@ fn shape_rules_of_the_pool_are_kept() {
     let mut settings = plain("optimus-paper");
     settings.shape.colocate = false;
     let mut scheduler = cluster(settings, &servers);
-    submit(&mut scheduler, 0, common::build::job("a", (1, 8, 1), (1, 8, 1)));
+    submit(&mut scheduler, 0, crate::common::build::job("a", (1, 8, 1), (1, 8, 1)));
     let counts = place(&scheduler, &only_job(&scheduler), wp(4, 4)).unwrap();
     assert!(counts.iter().all(|count| count.shape.workers == 0 || count.shape.servers == 0), "{counts:?}");
 }
@@ -231,7 +229,7 @@ fn jobs_leave_a_draining_server_if_there_is_room_elsewhere() {
         let mut drain = |scheduler: &mut Scheduler, names: &[&str]| {
             for spec in &servers {
                 let draining = names.contains(&spec.name.as_str());
-                common::build::set(scheduler, at, ServerSpec { draining, ..spec.clone() });
+                crate::common::build::set(scheduler, at, ServerSpec { draining, ..spec.clone() });
             }
             at += 600_000;
             scheduler.decide(Time(at));

@@ -1,8 +1,6 @@
 //! Learnt policies: conditions of their use, their decisions, and the replay of these decisions.
 
-mod common;
-
-use common::journal::{Keeper, verify};
+use crate::common::journal::{Keeper, verify};
 use trainmaster_core::{
     Event, EventError, Policy, Scheduler, Settings, Time,
     engines::policy_inputs,

@@ -1,8 +1,6 @@
 //! Journals: replayed decisions, detection of changes, and the truth from jobs' reports.
 
-mod common;
-
-use common::journal::{Keeper, verify};
+use crate::common::journal::{Keeper, verify};
 use trainmaster_core::{
     Event, JobId, Scheduler, ServerSpec, Settings, Span, Time, Verdict,
     engines::REGISTRY,

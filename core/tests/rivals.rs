@@ -1,10 +1,8 @@
 //! Properties of `pollux` and `sia` beyond the contract of engines.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::build::{cluster, gpus, plain, plain_with, ring, running, shape, submit};
+use crate::common::build::{cluster, gpus, plain, plain_with, ring, running, shape, submit};
 use trainmaster_core::{
     JobId, JobSpec, Role, Scheduler, ServerId, Span, Time,
     job::{Convergence, ProfiledSpeed},
@@ -79,7 +77,7 @@ fn young_jobs_are_not_restarted_for_little() {
     for engine in ["pollux", "sia"] {
         let mut scheduler = cluster(plain(engine), &[gpus("s0", 1)]);
         let job = running(&mut scheduler, 0, known("job", 2, |w| 1.0 + 0.4 / w));
-        common::build::set(&mut scheduler, 50_000, gpus("s0", 2));
+        crate::common::build::set(&mut scheduler, 50_000, gpus("s0", 2));
         scheduler.decide(Time(60_000));
         assert_eq!(workers(&scheduler, job), 1, "{engine}: 17 % faster, after a minute");
         scheduler.decide(Time(3_600_000));
@@ -130,7 +128,7 @@ fn sia_finds_the_best_choice() {
         scheduler.decide(Time(0));
         let worth = |job: JobId, workers: u32| {
             let job = scheduler.state().job(job).unwrap();
-            let speed = |w: u32| job.speed(common::build::wp(w, 0)).unwrap();
+            let speed = |w: u32| job.speed(crate::common::build::wp(w, 0)).unwrap();
             if workers == 0 { 1.1 } else { (speed(1) / speed(workers)).sqrt() }
         };
         let cost = |choice: &[u32]| jobs.iter().zip(choice).map(|(job, workers)| worth(*job, *workers)).sum::<f64>();
@@ -155,7 +153,7 @@ fn pollux_finds_a_good_allocation() {
         scheduler.decide(Time(0));
         let speedup = |job: JobId, workers: u32| {
             let job = scheduler.state().job(job).unwrap();
-            let speed = |w: u32| job.speed(common::build::wp(w, 0)).unwrap();
+            let speed = |w: u32| job.speed(crate::common::build::wp(w, 0)).unwrap();
             // A fair share is 4 GPUs, and a GPU a sixteenth of the only server.
             if workers == 0 { 0.0 } else { speed(workers) / speed(4) / 16.0 }
         };

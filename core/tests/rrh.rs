@@ -1,8 +1,6 @@
 //! Properties of `rrh` beyond the contract, and round-robin placement.
 
-mod common;
-
-use common::build::{cluster, plain, plain_with, ring, server, shape, submit, wp};
+use crate::common::build::{cluster, plain, plain_with, ring, server, shape, submit, wp};
 use trainmaster_core::{
     End, Event, JobId, JobSpec, Scheduler, ServerSpec, Span, Time, Verdict,
     job::{Dataset, Utility, UtilityKind},

@@ -2,8 +2,6 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // one test reads the engines' sources
 
-mod common;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
@@ -332,7 +330,7 @@ fn scenarios() -> impl Strategy<Value = (Workload, u64, &'static str)> {
 }
 
 proptest! {
-    #![proptest_config(common::config(24))]
+    #![proptest_config(crate::common::config(24))]
 
     #[test]
     fn every_job_ends_or_has_a_reason((workload, seed, engine) in scenarios()) {

@@ -1,8 +1,6 @@
 //! Jobs that run only with some numbers of workers.
 
-mod common;
-
-use common::{
+use crate::common::{
     build::{cluster, gpus, plain, plain_with, report, ring, runs, seen, shape, submit},
     config,
     journal::verify,

@@ -1,8 +1,6 @@
 //! Properties of `srtf` beyond the contract: order, preemption, and unchanged jobs.
 
-mod common;
-
-use common::build::{
+use crate::common::build::{
     cluster, gpus, plain, plain_with, ring, role, runs, server, set, shape, submit, trained, verdict, wp,
 };
 use trainmaster_core::{
@@ -211,7 +209,7 @@ fn slots_of_both_roles_are_given_whatever_the_placement() {
     for placement in ["even", "spread", "pack", "round_robin"] {
         let settings = plain_with("srtf", &[("placement", Parameter::Text(placement.into()))]);
         let mut scheduler = cluster(settings, &[gpus("s0", 2), gpus("s1", 2)]);
-        let spec = common::build::job("both", (1, 4, 3), (1, 4, 2));
+        let spec = crate::common::build::job("both", (1, 4, 3), (1, 4, 2));
         let job = submit(&mut scheduler, 0, spec);
         scheduler.decide(Time(0));
         let allocation = verdict(&scheduler, job).allocation().cloned().expect("there is room");

@@ -1,8 +1,6 @@
 //! Properties of `tiresias` beyond the contract: ages, queues, promotion, the Gittins order and consolidation.
 
-mod common;
-
-use common::build::{cluster, gpus, job, plain_with, ring, role, runs, server, submit, verdict};
+use crate::common::build::{cluster, gpus, job, plain_with, ring, role, runs, server, submit, verdict};
 use trainmaster_core::{
     End, Event, Incarnation, JobId, JobSpec, Phase, Scheduler, Settings, Span, Time,
     settings::{Parameter, Stability},

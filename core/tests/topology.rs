@@ -1,10 +1,8 @@
 //! Jobs whose slots must be, or should be, close to each other.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{
+use crate::common::{
     build::{
         amounts, cluster, gpus, job, plain, plain_with, ring, running, runs, seen, set, shape, submit, trained,
         verdict, wp,

@@ -1,9 +1,5 @@
 //! `trainmaster replay`, run like by a user: on journals of daemons and of simulations, whole and damaged.
 
-#[allow(dead_code)] // shared with the other tests, which use all of it
-#[path = "../daemon/tests/service/support.rs"]
-mod support;
-
 use std::{fs, path::Path, process::Command};
 
 use redb::{Database, TableDefinition};
@@ -18,7 +14,7 @@ use trainmaster_core::{
 use trainmaster_daemon::{Daemon, JournalFile};
 use trainmaster_proto::v1;
 
-use self::support::{Clients, FakeManager, Trainer, config, servers, spec};
+use crate::support::{Clients, FakeManager, Trainer, config, servers, spec};
 
 struct Ran {
     code: i32,

@@ -1,9 +1,5 @@
 //! A daemon that is killed at random points loses no acknowledged change, and repeats its decisions.
 
-#[allow(dead_code)] // shared with the other tests, which use all of it
-#[path = "../daemon/tests/service/support.rs"]
-mod support;
-
 use std::{
     collections::BTreeMap,
     path::Path,
@@ -30,7 +26,7 @@ use trainmaster_core::{
 use trainmaster_daemon::{ADMIN_TOKEN, read_journal};
 use trainmaster_proto::v1;
 
-use self::support::{Clients, FakeManager, LIMIT, Trainer, World, servers, spec};
+use crate::support::{Clients, FakeManager, LIMIT, Trainer, World, servers, spec};
 
 /// Number of kills, unless `TRAINMASTER_KILLS` sets it. `make test-all` has 1,000.
 const KILLS: usize = 50;
@@ -247,7 +243,10 @@ fn check(folder: &Path, site: &Site) -> Scheduler {
                 assert!(active.learnt.progress.step >= step, "{name}: step {step} was acknowledged");
             }
             // It may have ended at the time of the kill, but never before its last epoch.
-            None => assert!(over || step + support::STEPS_PER_EPOCH >= EPOCHS * support::STEPS_PER_EPOCH, "{name}"),
+            None => assert!(
+                over || step + crate::support::STEPS_PER_EPOCH >= EPOCHS * crate::support::STEPS_PER_EPOCH,
+                "{name}"
+            ),
         }
     }
     scheduler
@@ -293,7 +292,7 @@ async fn a_daemon_killed_anywhere_loses_no_acknowledged_change() {
     for (job, name) in &submitted {
         let status = list.jobs.iter().find(|status| status.job == *job).unwrap_or_else(|| panic!("{name} is gone"));
         assert_eq!((status.name.as_str(), status.state.as_str()), (name.as_str(), "completed"));
-        assert_eq!(status.step, EPOCHS * support::STEPS_PER_EPOCH, "{name}");
+        assert_eq!(status.step, EPOCHS * crate::support::STEPS_PER_EPOCH, "{name}");
     }
     manager.until("nothing to run", |world| world.running.is_empty().then_some(())).await;
     // Each daemon has its own term, even if it was killed before it could write the term.

@@ -1,7 +1,5 @@
 //! Data chunks that the scheduler interrupts and resumes one by one.
 
-mod common;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -9,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Job, step};
+use crate::common::{Job, step};
 use trainmaster_proto::v1::{Work, WorkState};
 use trainmaster_trainer::{id::Id, local::board::Board};
 
@@ -56,7 +54,7 @@ fn work(board: &Board, interrupted: &[u32]) -> Vec<Work> {
 fn started(mode: &'static str) -> Job {
     let mut job = Job::prepare(3, 1, &[FLAGS, &[mode]].concat());
     job.board.direct(work(&job.board, &[]));
-    common::slots(3, 1).into_keys().for_each(|id| job.spawn(id));
+    crate::common::slots(3, 1).into_keys().for_each(|id| job.spawn(id));
     job
 }
 

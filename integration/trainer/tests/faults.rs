@@ -1,7 +1,5 @@
 //! Faults around a job, and their effects.
 
-mod common;
-
 use std::{
     collections::BTreeSet,
     io::{Read, Write},
@@ -9,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Job, MODEL, command, slots, step, stop_and_compare, wait};
+use crate::common::{Job, MODEL, command, slots, step, stop_and_compare, wait};
 use rustix::process::Signal;
 use trainmaster_trainer::id::Id;
 

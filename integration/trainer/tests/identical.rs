@@ -1,10 +1,8 @@
 //! Parameters after k steps are bit-identical, for all shapes and histories.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{Job, MODEL, assert_same, reference, slots, step, stop_and_compare};
+use crate::common::{Job, MODEL, assert_same, reference, slots, step, stop_and_compare};
 use rustix::process::Signal;
 use trainmaster_trainer::id::Id;
 

@@ -1,10 +1,8 @@
 //! Whole jobs: convergence, and the commands without a scheduler.
 
-mod common;
-
 use std::net::TcpListener;
 
-use common::{Job, command};
+use crate::common::{Job, command};
 
 /// Easy enough to converge within a few epochs.
 const EASY: &[&str] = &["--examples=300", "--batch=50", "--noise=0.5", "--learning-rate=0.1", "--delta=0.05"];
@@ -78,7 +76,7 @@ fn an_emulated_network_carries_every_mode() {
     ] {
         let hidden = if partitions == "--partitions=2" { &["--hidden=8"][..] } else { &[] };
         let mut job = Job::prepare(workers, servers, &[EASY, &network, hidden, &[mode, partitions]].concat());
-        let mut slots = common::slots(workers, servers);
+        let mut slots = crate::common::slots(workers, servers);
         slots.iter_mut().for_each(|(id, server)| *server = format!("machine {id}"));
         job.board.revise(slots.clone());
         slots.into_keys().for_each(|id| job.spawn(id));

@@ -1,0 +1,40 @@
+//! Tests of the core: of engines, fits, the loop, the journal and the simulator. One program, because each would link
+//! the core again.
+
+mod baselines;
+mod batch;
+mod batches;
+mod bounds;
+mod calibration;
+mod common;
+mod contract;
+mod docs;
+mod dorm;
+mod edge;
+mod fit_convergence;
+mod fit_data;
+mod fit_learning_curve;
+mod fit_nnls;
+mod fit_paa;
+mod fit_speed;
+mod fit_straggler;
+mod goodput;
+mod gpu_types;
+mod las;
+mod loop_edges;
+mod loop_rules;
+mod mlfs;
+mod oasis;
+mod offline;
+mod optimus;
+mod optimus_additions;
+mod placement;
+mod policy;
+mod recorded;
+mod rivals;
+mod rrh;
+mod sim;
+mod sizes;
+mod srtf;
+mod tiresias;
+mod topology;

@@ -1,0 +1,7 @@
+//! Tests of whole training jobs: a process for each worker and parameter server.
+
+mod chunks;
+mod common;
+mod faults;
+mod identical;
+mod whole;

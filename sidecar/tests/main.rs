@@ -1,0 +1,13 @@
+//! Tests of the program `trainmaster`, run as a user or a cluster manager runs it.
+
+mod cli_client;
+mod cli_demo;
+mod cli_offline;
+mod cli_policy;
+mod cli_replay;
+mod cli_serve;
+mod cli_simulate;
+mod daemon_kill;
+#[allow(dead_code)] // shared with the daemon's tests, which use all of it
+#[path = "../daemon/tests/service/support.rs"]
+mod support;
