@@ -216,8 +216,8 @@ fn only_restarts_count_against_the_hourly_limit() {
     }
 }
 
-/// A restart of 10 s has to pay back twice, so the shape stays for 20 s, though `min_run` is 5 s. A job that says that
-/// restarts take it days keeps its shape for 25 s.
+/// A restart of 10 s has to pay back twice, so the job keeps its slots for 20 s, though `min_run` is 5 s. A job that
+/// says that restarts take it days keeps them for 25 s.
 #[test]
 fn a_restart_keeps_the_shape_until_it_pays_back() {
     let mut settings = plain("goodput");
@@ -236,13 +236,13 @@ fn a_restart_keeps_the_shape_until_it_pays_back() {
     assert_eq!(workers(&scheduler, grows), 2);
     seen(&mut scheduler, 601_000, grows);
     let text = kept(&scheduler, 612_000).expect("it is pinned");
-    assert!(text.contains("for another 8s") && text.contains("stays for 20s"), "{text}");
+    assert!(text.contains("for another 8s") && text.contains("slots for 20s"), "{text}");
     assert_eq!(kept(&scheduler, 621_000), None);
     let days = Some(Span::seconds(2 * 86_400));
     let told = Report { seq: 1, step: 1, epoch: 1, steps_per_epoch: 1, restart: days, ..Report::default() };
     report(&mut scheduler, 621_000, grows, told).unwrap();
     let text = kept(&scheduler, 622_000).expect("it is pinned");
-    assert!(text.contains("for another 3s") && text.contains("stays for 25s"), "{text}");
+    assert!(text.contains("for another 3s") && text.contains("slots for 25s"), "{text}");
     assert_eq!(kept(&scheduler, 626_000), None);
 }
 

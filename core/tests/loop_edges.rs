@@ -618,13 +618,13 @@ fn a_pinned_job_and_one_that_waits_learn_until_when() {
         (scheduler, first, second)
     };
     let (scheduler, first, second) = build(4);
-    says(&scheduler, 20_000, first, "for another 40s: a shape stays for at least 1m (stability.min_run)");
-    says(&scheduler, 20_000, second, "a running job keeps its shape for at least 1m (stability.min_run)");
+    says(&scheduler, 20_000, first, "for another 40s: after a start, a job keeps its slots for 1m (stability.min_run)");
+    says(&scheduler, 20_000, second, "a job that starts keeps its slots for at least 1m (stability.min_run)");
     let late = texts(&scheduler, 61_000, first);
     assert!(!late.iter().any(|text| text.contains("stability")), "{late:#?}");
     // Of two rules, the one that holds longer is shown.
     let (scheduler, first, _) = build(0);
-    says(&scheduler, 20_000, first, "no changes of shape are allowed (stability.rescales_per_hour)");
+    says(&scheduler, 20_000, first, "no restarts are allowed (stability.rescales_per_hour)");
 }
 
 #[test]

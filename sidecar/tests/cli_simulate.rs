@@ -13,7 +13,8 @@ fn simulate(folder: &Path, args: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-const SMALL: &[&str] = &["--workload", "oasis-small", "--jobs", "6", "--seeds", "3", "--no-timing"];
+const SMALL: &[&str] =
+    &["--workload", "oasis-small", "--jobs", "6", "--seeds", "3", "--no-timing", "--stability", "off"];
 
 #[test]
 fn offline_bounds_the_utility_of_all_engines() {
@@ -61,7 +62,7 @@ fn early_stops_happen_under_the_engines_that_are_named() {
 fn jobs_in_chunks_are_near_the_relaxed_optimum_and_nearer_with_faster_workers() {
     let folder = TempDir::new().unwrap();
     let small = ["--workload", "edge", "--jobs", "10", "--servers", "10", "--seeds", "3", "--no-timing"];
-    let compared = ["--engines", "edge,fifo,offline"];
+    let compared = ["--engines", "edge,fifo,offline", "--stability", "off"];
     let ratios: Vec<f64> = ["1", "1.2", "1.5"]
         .map(|speed| {
             let args = [&small[..], &compared, &["--speed", speed, "--json"]].concat();
@@ -238,6 +239,22 @@ fn an_unwritable_page_is_reported_before_any_run() {
     fs::create_dir_all(folder.path().join("page/index.html")).unwrap();
     let (code, out, err) = simulate(folder.path(), &[SMALL, &["--engines", "fifo", "--report", "page"]].concat());
     assert!(code == 1 && out.contains("fifo") && err.contains("index.html can't be written"), "{out}{err}");
+}
+
+#[test]
+fn stability_is_on_unless_it_is_turned_off() {
+    let folder = TempDir::new().unwrap();
+    let args =
+        ["--workload", "optimus", "--jobs", "6", "--seeds", "1", "--engines", "optimus", "--no-timing", "--json"];
+    let played = |more: &[&str]| {
+        let (code, out, err) = simulate(folder.path(), &[&args, more].concat());
+        assert_eq!(code, 0, "{err}");
+        out
+    };
+    assert_eq!(played(&[]), played(&["--stability", "on"]));
+    assert_ne!(played(&[]), played(&["--stability", "off"]));
+    let (code, _, err) = simulate(folder.path(), &[&args[..], &["--stability", "some"]].concat());
+    assert!(code == 2 && err.contains("'some'") && err.contains("on, off"), "{code} {err}");
 }
 
 #[test]

@@ -66,6 +66,9 @@ const TRY: f64 = 1e-100;
 /// times the progress by what it hasn't.
 const KEPT: f64 = 1.5;
 
+/// The work of a job counts as half once it arrived so many times as long ago as it takes.
+const PATIENCE: f64 = 4.0;
+
 /// Number of times that units which unearned changes leave are handed out again.
 const HANDED_OUT_AGAIN: u32 = 2;
 
@@ -307,14 +310,14 @@ impl Plan<'_> {
 }
 
 /// The work of a job: its time in its smallest shape, with a restart if it doesn't run, times that shape's share of the
-/// cluster. It counts as half once the job arrived as long ago as it takes.
+/// cluster. It counts as half once the job arrived [`PATIENCE`] times as long ago as it takes.
 fn work(of: &Forecast<'_>, state: &State) -> f64 {
     let Shape { workers, servers } = of.bounds.least();
     let restart = if of.job.verdict.allocation().is_some() { Span::ZERO } else { of.job.learnt.restart_cost };
     let time = of.time(workers, servers) + if of.is_timed { restart.as_seconds() } else { 0.0 };
     let age = |now: Time| (now - of.job.arrival).as_seconds().max(0.0);
     let share = of.job.total(of.bounds.least()).dominant_share(&state.usable);
-    share * time / (1.0 + age(state.now) / time.max(f64::MIN_POSITIVE))
+    share * time / (1.0 + age(state.now) / (PATIENCE * time).max(f64::MIN_POSITIVE))
 }
 
 /// The corners of the upper concave hull of a job's speed over its share of the cluster, and the number of speeds that

@@ -240,23 +240,23 @@ fn keeps(state: &State, job: &Job, shape: Shape, rule: Keeps) -> String {
     let rules = &state.settings.stability;
     match rule {
         Keeps::MinRun { left } if state.keeps_for(job) > rules.min_run => format!(
-            "keeps {shape} for another {left}: after a restart, which costs {}, a shape stays for {} \
+            "keeps {shape} for another {left}: after a restart, which costs {}, a job keeps its slots for {} \
              (stability.min_run, stability.payback)",
             job.learnt.restart_cost,
             state.keeps_for(job)
         ),
         Keeps::MinRun { left } => {
             format!(
-                "keeps {shape} for another {left}: a shape stays for at least {} (stability.min_run)",
+                "keeps {shape} for another {left}: after a start, a job keeps its slots for {} (stability.min_run)",
                 rules.min_run
             )
         }
         Keeps::Rescales { left: Some(left) } => format!(
-            "keeps {shape} for another {left}: an hour has at most {} for another shape (stability.rescales_per_hour)",
+            "keeps {shape} for another {left}: an hour has at most {} of a job (stability.rescales_per_hour)",
             counted(rules.rescales_per_hour, "restart")
         ),
         Keeps::Rescales { left: None } => {
-            format!("keeps {shape}: no changes of shape are allowed (stability.rescales_per_hour)")
+            format!("keeps {shape}: no restarts are allowed (stability.rescales_per_hour)")
         }
         Keeps::NearEnd { left } => format!(
             "keeps {shape} until its end in {left}: a restart costs {}, and must pay back {} times (stability.payback)",
@@ -302,7 +302,7 @@ fn pinned_others(state: &State, job: &Job, findings: &mut Vec<Finding>) {
         )
     });
     if state.mode == Mode::Active && rules.enabled && rules.min_run > Span(0) && waits_for_room {
-        let text = format!("a running job keeps its shape for at least {} (stability.min_run)", rules.min_run);
+        let text = format!("a job that starts keeps its slots for at least {} (stability.min_run)", rules.min_run);
         findings.push(Finding { topic: Topic::Stability, blocks: false, text });
     }
 }

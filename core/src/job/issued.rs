@@ -38,8 +38,9 @@ pub struct Issued {
     /// Time at which slots were last given or changed. A withdrawal of all slots leaves it as it is. Before the first
     /// slots: the job's arrival.
     pub changed: Time,
-    /// Times of changes of shape that restarted the running job, within the last hour. The newest is last.
-    pub rescaled_at: Vec<Time>,
+    /// Times of restarts: of starts after the first, with another shape, in another place, or after a stop. The newest
+    /// is last, and the others are of the hour before it.
+    pub restarted_at: Vec<Time>,
     /// Number of changes of shape while the job ran.
     pub rescales: u32,
     /// Number of consecutive refusals by the manager.
@@ -80,7 +81,7 @@ impl Issued {
             last_incarnation: Incarnation(0),
             last_shape: Shape::default(),
             changed: arrival,
-            rescaled_at: Vec::new(),
+            restarted_at: Vec::new(),
             rescales: 0,
             refusals: 0,
             blocked: None,

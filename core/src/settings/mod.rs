@@ -56,10 +56,11 @@ impl std::fmt::Display for Parameter {
 pub struct Stability {
     /// Off, to reproduce the papers.
     pub enabled: bool,
-    /// Minimum time between changes of a shape. After a change that restarted the job, `payback` restart costs, up to
-    /// five times this.
+    /// Minimum time for which a job keeps its slots after a start. After a restart, if `payback` restart costs are
+    /// longer, these count, up to five times this.
     pub min_run: Span,
-    /// Number of changes of shape within an hour that may restart a running job. After them it keeps its shape.
+    /// Number of restarts of a job within an hour: starts after its first, with another shape, in another place, or
+    /// after a stop. After them it keeps its slots.
     pub rescales_per_hour: u32,
     /// A job isn't restarted if it is predicted to end within this many restart costs, or was restarted within them.
     pub payback: f64,

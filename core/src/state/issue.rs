@@ -115,7 +115,7 @@ impl State {
     ) {
         let (id, now, decision) = (job.id, self.now, self.decision);
         let stays = !job.issued.revoked && self.in_place(&job, &allocation);
-        let was_running = job.seen.started.is_some();
+        let was_started = job.seen.started.is_some();
         // A job that was paused and continues with the same shape isn't rescaled.
         let shape_changed = job.issued.last_shape != allocation.shape();
         let only_work =
@@ -144,12 +144,12 @@ impl State {
         if !only_work {
             job.issued.changed = now;
         }
-        if was_running && shape_changed {
+        if was_started && shape_changed {
             job.issued.rescales += 1;
         }
-        if was_running && shape_changed && !stays {
-            job.issued.rescaled_at.retain(|at| *at > Time(now.0 - HOUR.0));
-            job.issued.rescaled_at.push(now);
+        if was_started && !stays {
+            job.issued.restarted_at.retain(|at| *at > Time(now.0 - HOUR.0));
+            job.issued.restarted_at.push(now);
         }
         self.outbox.unsent.insert(id);
     }

@@ -61,7 +61,7 @@ use crate::{
 
 /// Maximum time for which open resyncs can delay decisions.
 const LONGEST_SYNC: Span = Span::seconds(10);
-/// Maximum time for which a shape stays after a restart, in times of `stability.min_run`.
+/// Maximum time for which a job keeps its slots after a restart, in times of `stability.min_run`.
 const LONGEST_RUN: i64 = 5;
 /// The period of `stability.rescales_per_hour`.
 const HOUR: Span = Span::seconds(3600);
@@ -80,7 +80,7 @@ pub enum Mandate {
 /// The stability rule that pins a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// The shape is younger than `min_run`, or than the restart for it takes to pay back.
+    /// The last start was less than `min_run` ago, or, if it was a restart, hasn't paid back yet.
     MinRun {
         /// Time until the shape is old enough.
         left: Span,
@@ -314,24 +314,32 @@ impl State {
             && job.issued.allocation.as_ref() == job.verdict.allocation()
     }
 
-    /// The time for which the job keeps its present shape at least: `min_run`. If the change to it was a restart, as
-    /// long as the restart takes to pay back, up to [`LONGEST_RUN`] times `min_run`: jobs report what a restart costs.
+    /// The time for which a job keeps its slots after a start: `min_run`, or after a restart as long as that takes to
+    /// pay back, up to [`LONGEST_RUN`] times `min_run`: jobs report what a restart costs.
     pub(crate) fn keeps_for(&self, job: &Job) -> Span {
         let Stability { min_run, payback, .. } = self.settings.stability;
-        let restarted = job.issued.rescaled_at.last() == Some(&job.issued.changed);
-        let cost = if restarted { Span::from_seconds(job.learnt.restart_cost.as_seconds() * payback) } else { min_run };
+        if job.issued.restarted_at.is_empty() {
+            return min_run;
+        }
+        let cost = Span::from_seconds(job.learnt.restart_cost.as_seconds() * payback);
         cost.min(Span(min_run.0.saturating_mul(LONGEST_RUN))).max(min_run)
     }
 
+    /// The end of the time for which a job keeps its slots after its last start.
+    pub(crate) fn keeps_until(&self, job: &Job) -> Time {
+        let restarted = job.issued.restarted_at.last().copied();
+        restarted.or(job.seen.started).unwrap_or(job.issued.changed) + self.keeps_for(job)
+    }
+
     fn keeps_min_run(&self, job: &Job) -> Option<Keeps> {
-        let (age, kept) = (self.now - job.issued.changed, self.keeps_for(job));
-        (age < kept).then(|| Keeps::MinRun { left: Span(kept.0 - age.0) })
+        let until = self.keeps_until(job);
+        (until > self.now).then(|| Keeps::MinRun { left: until - self.now })
     }
 
     fn keeps_budget(&self, job: &Job) -> Option<Keeps> {
         let hour_ago = Time(self.now.0 - HOUR.0);
-        let changes = &job.issued.rescaled_at;
-        let recent = &changes[changes.partition_point(|at| *at <= hour_ago)..];
+        let restarts = &job.issued.restarted_at;
+        let recent = &restarts[restarts.partition_point(|at| *at <= hour_ago)..];
         let over = recent.len().checked_sub(self.settings.stability.rescales_per_hour as usize)?;
         Some(Keeps::Rescales { left: recent.get(over).map(|at| *at - hour_ago) })
     }

@@ -338,7 +338,7 @@ impl<'a> Round<'a> {
         let pinned = self.memo.admitted.iter().filter_map(|(id, admission)| {
             let job = state.job(*id).filter(|job| matches!(state.mandate(job), Mandate::Pinned(_)))?;
             let planned = admission.at(self.slot).map_or(Shape::default(), Planned::shape);
-            (job.shape() != planned).then(|| job.issued.changed + state.keeps_for(job))
+            (job.shape() != planned).then(|| state.keeps_until(job))
         });
         next.chain(retries).chain(pinned).filter(|at| *at > state.now).min()
     }

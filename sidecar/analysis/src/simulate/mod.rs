@@ -78,9 +78,9 @@ pub struct SimulateArgs {
     /// Let every worker slow down this often per hour of training on average, to a third of its speed for 10 minutes
     #[arg(long, value_name = "PER_HOUR", value_parser = rate::<6>)]
     stragglers: Option<f64>,
-    /// Use the product's stability rules, which the papers don't have
-    #[arg(long)]
-    stability: bool,
+    /// The rules that keep jobs from being restarted too often, as `serve` has them; the papers don't have them
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = ["on", "off"])]
+    stability: String,
     /// Let the scheduler stop jobs that have nothing to gain, as far as their owners consent, under these engines
     /// [without NAMES: under all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0.., require_equals = true)]
@@ -141,7 +141,7 @@ pub fn run(args: &SimulateArgs, output: Output) -> Result<(), Failure> {
     if let Some(search) = &search {
         search.check(&plain(seeds[0]).map_err(usage)?)?;
     }
-    let stability = Stability { enabled: args.stability, ..Stability::default() };
+    let stability = Stability { enabled: args.stability == "on", ..Stability::default() };
     let base = Settings { stability, ..Settings::default() };
     let stopping = stopping(args.early_stop.as_deref(), &engines)?;
     let settings = contenders
