@@ -12,7 +12,7 @@ demo: ## run nine real training jobs on a virtual cluster, under three engines
 test: ## run all tests; print the numbers of tests run and skipped
 	scripts/test
 
-test-all: ## also run long tests: 1,000 kill -9, 2,000 hostile submissions, 10^6 calls from C, all with the oldest Ray
+test-all: ## also run long tests: 1,000 kill -9, 2,000 hostile submissions, 10^6 calls from C, and more with the oldest Ray
 	TRAINMASTER_KILLS=1000 TRAINMASTER_SUBMISSIONS=2000 TRAINMASTER_CALLS=500000 TRAINMASTER_RELEASES=all scripts/test
 
 goldens: ## the golden decisions of every scenario and engine, written again: read the difference

@@ -388,7 +388,7 @@ enum trainmaster_topic {
     TRAINMASTER_TOPIC_DECISION = 3,
     // Bounds from the job file and the site.
     TRAINMASTER_TOPIC_BOUNDS = 4,
-    // The stability rule that keeps its shape.
+    // The stability rule that keeps its slots.
     TRAINMASTER_TOPIC_STABILITY = 5,
     // Predicted convergence.
     TRAINMASTER_TOPIC_CONVERGENCE = 6,

@@ -2,7 +2,7 @@
 
 use crate::common::build::{cluster, gpus, plain, plain_with, report, ring, running, runs, seen, set, shape, submit};
 use trainmaster_core::{
-    End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, ServerSpec, Span, Time,
+    End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, ServerSpec, Settings, Span, Time,
     job::{Convergence, ProfiledSpeed},
     settings::{Parameter, Stability},
 };
@@ -358,4 +358,56 @@ fn speeds_are_known_by_place() {
     assert!((fit.speed(2, 2) - 1.0).abs() < 0.01 && fit.speed(1, 2) > 1.02, "{} {}", fit.speed(2, 2), fit.speed(1, 2));
     assert_eq!(job.speed(shape(&scheduler, apart)), Some(fit.speed(2, 2)));
     assert!(job.learnt.speeds.samples().iter().all(|sample| sample.servers == 2));
+}
+
+/// The rule of stability that pins a job at a time, as it is explained.
+fn pinned(scheduler: &Scheduler, at: i64, job: JobId) -> Option<String> {
+    let findings = scheduler.explain(Time(at), job).unwrap().findings;
+    findings.into_iter().map(|finding| finding.text).find(|text| text.contains("(stability."))
+}
+
+#[test]
+fn what_a_job_gains_in_place_pins_it_no_longer() {
+    let settings = Settings { stability: Stability::default(), ..plain("goodput") };
+    let mut scheduler = cluster(settings, &[gpus("s0", 2)]);
+    let other = running(&mut scheduler, 0, known("other", 1_000_000, (1, 1, 1), |_| 1.0));
+    let grows = running(&mut scheduler, 0, known("grows", 1_000_000, (1, 2, 1), |w| 1.0 / w));
+    let text = pinned(&scheduler, 59_000, grows).expect("it started a minute ago");
+    assert!(text.contains("for another 1s"), "{text}");
+    assert_eq!(pinned(&scheduler, 61_000, grows), None);
+    ends(&mut scheduler, 600_000, other);
+    scheduler.decide(Time(600_000));
+    seen(&mut scheduler, 601_000, grows);
+    assert_eq!((workers(&scheduler, grows), pinned(&scheduler, 602_000, grows)), (2, None));
+}
+
+/// Each start begins a minute. Only a move counts against the hour's restarts: an owner's pause and the loss of a
+/// server aren't choices of the scheduler.
+#[test]
+fn only_chosen_restarts_count() {
+    let settings = Settings { stability: Stability::default(), ..plain("goodput") };
+    let mut scheduler = cluster(settings, &[gpus("s0", 2)]);
+    let job = running(&mut scheduler, 0, known("job", 1_000_000, (2, 2, 2), |w| 1.0 / w));
+    let restarts = |scheduler: &Scheduler| scheduler.state().job(job).unwrap().issued.restarted_at.clone();
+    let starts = |scheduler: &mut Scheduler, at: i64, server: u32| {
+        scheduler.decide(Time(at));
+        seen(scheduler, at + 1000, job);
+        assert_eq!(places(scheduler, job), [server, server]);
+        let text = pinned(scheduler, at + 30_000, job).expect("it started half a minute ago");
+        assert!(text.contains("for another 30s"), "{text}");
+    };
+    scheduler.apply(Time(100_000), Event::JobHeld { job, held: true }).unwrap();
+    scheduler.decide(Time(100_000));
+    gone(&mut scheduler, 101_000, job, 1);
+    scheduler.apply(Time(200_000), Event::JobHeld { job, held: false }).unwrap();
+    starts(&mut scheduler, 200_000, 0);
+    set(&mut scheduler, 300_000, gpus("s1", 2));
+    scheduler.apply(Time(400_000), Event::ServersLeft { names: vec!["s0".into()] }).unwrap();
+    starts(&mut scheduler, 400_000, 1);
+    assert_eq!(restarts(&scheduler), []);
+    set(&mut scheduler, 500_000, gpus("s2", 2));
+    set(&mut scheduler, 500_000, ServerSpec { draining: true, ..gpus("s1", 2) });
+    scheduler.decide(Time(600_000));
+    assert_eq!(places(&scheduler, job), [2, 2]);
+    assert_eq!(restarts(&scheduler), [Time(600_000)]);
 }

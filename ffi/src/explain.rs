@@ -28,7 +28,7 @@ pub enum trainmaster_topic {
     Decision = 3,
     /// Bounds from the job file and the site.
     Bounds = 4,
-    /// The stability rule that keeps its shape.
+    /// The stability rule that keeps its slots.
     Stability = 5,
     /// Predicted convergence.
     Convergence = 6,

@@ -244,10 +244,10 @@ fn an_unwritable_page_is_reported_before_any_run() {
 #[test]
 fn stability_is_on_unless_it_is_turned_off() {
     let folder = TempDir::new().unwrap();
-    let args =
-        ["--workload", "optimus", "--jobs", "6", "--seeds", "1", "--engines", "optimus", "--no-timing", "--json"];
+    let jobs = ["--workload", "optimus-poisson", "--jobs", "30", "--servers", "4", "--seeds", "1"];
+    let args = [&jobs[..], &["--engines", "goodput", "--no-timing", "--json"]].concat();
     let played = |more: &[&str]| {
-        let (code, out, err) = simulate(folder.path(), &[&args, more].concat());
+        let (code, out, err) = simulate(folder.path(), &[&args[..], more].concat());
         assert_eq!(code, 0, "{err}");
         out
     };

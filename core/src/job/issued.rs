@@ -38,8 +38,8 @@ pub struct Issued {
     /// Time at which slots were last given or changed. A withdrawal of all slots leaves it as it is. Before the first
     /// slots: the job's arrival.
     pub changed: Time,
-    /// Times of restarts: of starts after the first, with another shape, in another place, or after a stop. The newest
-    /// is last, and the others are of the hour before it.
+    /// Times at which a job that had started was told to restart with another shape or in another place. The newest is
+    /// last, and the others are of the hour before it.
     pub restarted_at: Vec<Time>,
     /// Number of changes of shape while the job ran.
     pub rescales: u32,

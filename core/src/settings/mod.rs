@@ -59,8 +59,7 @@ pub struct Stability {
     /// Minimum time for which a job keeps its slots after a start. After a restart, if `payback` restart costs are
     /// longer, these count, up to five times this.
     pub min_run: Span,
-    /// Number of restarts of a job within an hour: starts after its first, with another shape, in another place, or
-    /// after a stop. After them it keeps its slots.
+    /// Number of restarts of a job within an hour for another shape or another place. After them it keeps its slots.
     pub rescales_per_hour: u32,
     /// A job isn't restarted if it is predicted to end within this many restart costs, or was restarted within them.
     pub payback: f64,

@@ -116,6 +116,8 @@ impl State {
         let (id, now, decision) = (job.id, self.now, self.decision);
         let stays = !job.issued.revoked && self.in_place(&job, &allocation);
         let was_started = job.seen.started.is_some();
+        // Not after a stop, or the loss of a server.
+        let moves = job.issued.allocation.is_some() && !job.issued.revoked;
         // A job that was paused and continues with the same shape isn't rescaled.
         let shape_changed = job.issued.last_shape != allocation.shape();
         let only_work =
@@ -147,7 +149,7 @@ impl State {
         if was_started && shape_changed {
             job.issued.rescales += 1;
         }
-        if was_started && !stays {
+        if was_started && !stays && (shape_changed || moves) {
             job.issued.restarted_at.retain(|at| *at > Time(now.0 - HOUR.0));
             job.issued.restarted_at.push(now);
         }

@@ -48,7 +48,7 @@ pub(crate) use self::{
 };
 use crate::{
     decision::{Allocation, Verdict},
-    ids::{DecisionId, JobId, ResourceId, ServerId, Term},
+    ids::{DecisionId, JobId, ResourceId, Revision, ServerId, Term},
     job::{Job, Utility},
     policy::{Inputs, Policy},
     reason::{Reason, Scope},
@@ -80,14 +80,14 @@ pub enum Mandate {
 /// The stability rule that pins a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// The last start was less than `min_run` ago, or, if it was a restart, hasn't paid back yet.
+    /// The last start was less than `min_run` ago, or it was a restart that hasn't paid back yet.
     MinRun {
-        /// Time until the shape is old enough.
+        /// Time until the next restart is possible.
         left: Span,
     },
     /// The job has used up its `rescales_per_hour`.
     Rescales {
-        /// Time until the next change is possible. None: changes aren't allowed at all.
+        /// Time until the next restart is possible. None: none is allowed at all.
         left: Option<Span>,
     },
     /// The job ends before a restart pays back (`payback`).
@@ -314,21 +314,29 @@ impl State {
             && job.issued.allocation.as_ref() == job.verdict.allocation()
     }
 
-    /// The time for which a job keeps its slots after a start: `min_run`, or after a restart as long as that takes to
-    /// pay back, up to [`LONGEST_RUN`] times `min_run`: jobs report what a restart costs.
-    pub(crate) fn keeps_for(&self, job: &Job) -> Span {
-        let Stability { min_run, payback, .. } = self.settings.stability;
-        if job.issued.restarted_at.is_empty() {
-            return min_run;
+    /// When the job was last told to start, and whether that was a restart for another shape or place. What it gained
+    /// in place since then doesn't count.
+    fn last_start(job: &Job) -> (Time, bool) {
+        let (changed, restarted) = (job.issued.changed, job.issued.restarted_at.last().copied());
+        if job.issued.revision == Revision(0) {
+            return (changed, restarted == Some(changed));
         }
-        let cost = Span::from_seconds(job.learnt.restart_cost.as_seconds() * payback);
-        cost.min(Span(min_run.0.saturating_mul(LONGEST_RUN))).max(min_run)
+        (restarted.or(job.seen.started).unwrap_or(changed), restarted.is_some())
     }
 
-    /// The end of the time for which a job keeps its slots after its last start.
+    /// The time until which a job keeps its slots: from its last start on `min_run`, or after a restart as long as that
+    /// takes to pay back, up to [`LONGEST_RUN`] times `min_run`: jobs report what a restart costs.
     pub(crate) fn keeps_until(&self, job: &Job) -> Time {
-        let restarted = job.issued.restarted_at.last().copied();
-        restarted.or(job.seen.started).unwrap_or(job.issued.changed) + self.keeps_for(job)
+        let (started, _) = Self::last_start(job);
+        started + self.keeps_for(job)
+    }
+
+    /// The length of that time.
+    pub(crate) fn keeps_for(&self, job: &Job) -> Span {
+        let Stability { min_run, payback, .. } = self.settings.stability;
+        let (_, restarted) = Self::last_start(job);
+        let cost = if restarted { Span::from_seconds(job.learnt.restart_cost.as_seconds() * payback) } else { min_run };
+        cost.min(Span(min_run.0.saturating_mul(LONGEST_RUN))).max(min_run)
     }
 
     fn keeps_min_run(&self, job: &Job) -> Option<Keeps> {

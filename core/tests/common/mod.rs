@@ -1,6 +1,6 @@
 //! Builders, random scenarios, a faulty manager, and the invariants that hold after every step.
 
-#![allow(dead_code, unreachable_pub)] // each test program uses another part
+#![allow(unreachable_pub)]
 #![allow(clippy::disallowed_methods)] // the number of cases comes from the environment
 
 pub mod build;
