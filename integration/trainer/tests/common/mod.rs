@@ -1,5 +1,4 @@
 //! A job of real processes on loopback, with a feed that the test controls.
-#![allow(dead_code)] // each test file uses another part
 
 use std::{
     collections::BTreeMap,
