@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import traceback
 
 import ray
 from ray.cluster_utils import Cluster
@@ -14,6 +15,8 @@ from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.util.placement_group import placement_group, remove_placement_group
 
 STORE = 80 * 2**20
+# Ray waits 30 s for a raylet's start, which can be too short on a busy machine.
+TRIES = 3
 
 
 def free_port():
@@ -22,8 +25,21 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start(dashboard):
+def start():
     """Starts a head without resources and two raylets, which have fixed names and their own addresses."""
+    for again in reversed(range(TRIES)):
+        cluster, dashboard = Cluster(), free_port()
+        try:
+            return cluster, add_nodes(cluster, dashboard), dashboard
+        except Exception:  # noqa: BLE001 - Ray raises no other class when a raylet takes too long
+            if not again:
+                raise
+            traceback.print_exc()
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def add_nodes(cluster, dashboard):
     small = {"object_store_memory": STORE}
     head = {
         "num_cpus": 0,
@@ -34,7 +50,7 @@ def start(dashboard):
         "gcs_server_port": free_port(),
         "node_name": "head",
     }
-    cluster = Cluster(initialize_head=True, head_node_args={**small, **head, "node_ip_address": "127.0.0.2"})
+    cluster.add_node(**small, **head, node_ip_address="127.0.0.2")
     # One after the other, because two raylets that start at once disturb each other.
     nodes = {
         name: cluster.add_node(num_cpus=4, num_gpus=2, node_name=name, node_ip_address=address, **small)
@@ -42,12 +58,11 @@ def start(dashboard):
     }
     # The driver uses the head's raylet, because tests kill the others.
     ray.init(address=cluster.address, _node_ip_address="127.0.0.2")
-    return cluster, nodes
+    return nodes
 
 
 def main(answers):
-    dashboard = free_port()
-    cluster, nodes = start(dashboard)
+    cluster, nodes, dashboard = start()
     groups = {}
 
     def put(key, value):

@@ -53,11 +53,13 @@ struct Cluster {
     address: String,
     dashboard: String,
     driver: String,
+    log: PathBuf,
 }
 
 impl Cluster {
     fn start(python: &Path, folder: &Path) -> Self {
-        let errors = fs::File::create(folder.join("cluster.log")).unwrap();
+        let log = folder.join("cluster.log");
+        let errors = fs::File::create(&log).unwrap();
         let mut child = Command::new(python)
             .arg(root().join("adapters/tests/ray/cluster.py"))
             .env("RAY_AUTH_MODE", "disabled")
@@ -74,8 +76,8 @@ impl Cluster {
             .unwrap();
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut cluster =
-            Self { child, stdin, stdout, address: String::new(), dashboard: String::new(), driver: String::new() };
+        let none = String::new;
+        let mut cluster = Self { child, stdin, stdout, address: none(), dashboard: none(), driver: none(), log };
         let hello = cluster.answer();
         let of = |key: &str| hello[key].as_str().unwrap().to_owned();
         (cluster.address, cluster.dashboard, cluster.driver) = (of("address"), of("dashboard"), of("driver"));
@@ -85,7 +87,9 @@ impl Cluster {
     fn answer(&mut self) -> Value {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).expect("the cluster answers; see cluster.log")
+        serde_json::from_str(&line).unwrap_or_else(|error| {
+            panic!("the cluster answered {line:?}: {error}\n{}", fs::read_to_string(&self.log).unwrap_or_default())
+        })
     }
 
     fn ask(&mut self, command: &str, arguments: Value) -> Value {
