@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::build::{cluster, gpus, plain, plain_with, ring, running, shape, submit};
 use trainmaster_core::{
-    JobId, JobSpec, Role, Scheduler, ServerId, Span, Time,
+    JobId, JobSpec, Role, Scheduler, ServerId, Settings, Span, Time,
     job::{Convergence, ProfiledSpeed},
     settings::Parameter,
 };
@@ -138,6 +138,19 @@ fn sia_finds_the_best_choice() {
         let chosen: Vec<u32> = jobs.iter().map(|job| workers(&scheduler, *job)).collect();
         assert!(cost(&chosen) < best + 1e-6, "case {case}: {chosen:?} costs {}, the best {best}", cost(&chosen));
     }
+}
+
+/// GPUs that a tenant may not have go to others.
+#[test]
+fn pollux_plans_within_limits() {
+    let limits = [("small".to_owned(), [("gpu".to_owned(), 2000)].into())].into();
+    let mut scheduler = cluster(Settings { tenants: limits, ..plain("pollux") }, &[gpus("s0", 8)]);
+    let [small, other] = ["small", "other"].map(|tenant| {
+        let spec = JobSpec { tenant: tenant.into(), ..known(tenant, 8, |w| 8.0 / w) };
+        submit(&mut scheduler, 0, spec)
+    });
+    scheduler.decide(Time(0));
+    assert_eq!((workers(&scheduler, small), workers(&scheduler, other)), (2, 6));
 }
 
 /// The search of `pollux` comes within 3 % of the best allocation of one server.

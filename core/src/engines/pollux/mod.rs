@@ -116,7 +116,7 @@ impl Engine for Pollux {
         }
         let mut draws = ChaCha8Rng::seed_from_u64(state.settings.seed);
         draws.set_stream(state.decision.0);
-        let problem = Problem::new(state, &round.board.room, candidates, self.avoid_interference);
+        let problem = Problem::new(state, (&round.board.room, &ledger), candidates, self.avoid_interference);
         let found = self.search.run(&problem, &mut draws, round.budget)?;
         let base: Vec<Places> = problem.candidates.into_iter().map(|candidate| candidate.base).collect();
         place(round, &jobs, &base, &found, ledger)

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::replica;
 use crate::{
-    engine::{Budget, EngineError},
+    engine::{Budget, EngineError, ledger::Ledger},
     ids::{ResourceId, ServerId},
     job::Job,
     place::Room,
@@ -77,6 +77,21 @@ pub(super) struct Problem<'a> {
     least: Vec<i64>,
     /// Free amounts by server and resource.
     free: Vec<i64>,
+    /// What the limits of tenants and queues leave.
+    limits: Vec<i64>,
+    /// By job: its limits, with what a replica takes of each.
+    limited: Vec<SmallVec<[(usize, i64); 2]>>,
+}
+
+/// What a plan leaves while it is built.
+#[derive(Default)]
+struct Left {
+    /// By server and resource.
+    room: Vec<i64>,
+    /// By limit.
+    limits: Vec<i64>,
+    /// Servers that a job on several servers uses.
+    taken: Vec<bool>,
 }
 
 /// An allocation with its fitness.
@@ -94,10 +109,11 @@ pub(super) struct Search {
 }
 
 impl<'a> Problem<'a> {
-    /// The room is free of the candidates' slots. O(jobs + servers), times resources.
+    /// The room and the ledger are free of the candidates' slots. O(jobs + servers), times resources, and jobs times
+    /// limits.
     pub(super) fn new(
         state: &'a State,
-        room: &'a Room,
+        (room, ledger): (&'a Room, &Ledger),
         candidates: Vec<Candidate<'a>>,
         avoid_interference: bool,
     ) -> Self {
@@ -112,7 +128,14 @@ impl<'a> Problem<'a> {
             .map(|at| units.iter().skip(at).step_by(resources.len()).copied().min().unwrap_or(0))
             .collect();
         let free = (0..room.len() as u32).flat_map(|id| row(room.free(ServerId(id)))).collect();
-        Self { candidates, state, room, avoid_interference, resources, units, least, free }
+        let limits: Vec<_> = ledger.limits().collect();
+        let of_job = |(candidate, need): (&Candidate<'_>, &Amounts)| {
+            let each = limits.iter().enumerate().filter(|(_, (owner, ..))| owner.owns(candidate.job));
+            each.map(|(at, (_, resource, _))| (at, need[*resource])).filter(|(_, each)| *each > 0).collect()
+        };
+        let limited = candidates.iter().zip(&needs).map(of_job).collect();
+        let limits = limits.into_iter().map(|(.., left)| left).collect();
+        Self { candidates, state, room, avoid_interference, resources, units, least, free, limits, limited }
     }
 
     fn unit(&self, job: usize) -> &[i64] {
@@ -204,9 +227,11 @@ impl<'a> Problem<'a> {
     }
 
     /// Removes what breaks a rule: the second job on several servers on one of them, replicas beyond a job's largest
-    /// number, and those that a server can't hold. Earlier jobs go first.
-    fn repair(&self, plan: &mut [Places], left: &mut Vec<i64>, taken: &mut Vec<bool>, draws: &mut ChaCha8Rng) {
+    /// number or a limit, and those that a server can't hold. Earlier jobs go first.
+    fn repair(&self, plan: &mut [Places], left: &mut Left, draws: &mut ChaCha8Rng) {
+        let Left { room: left, limits, taken } = left;
         left.clone_from(&self.free);
+        limits.clone_from(&self.limits);
         taken.clear();
         taken.resize(self.room.len(), false);
         for (job, places) in plan.iter_mut().enumerate() {
@@ -227,7 +252,9 @@ impl<'a> Problem<'a> {
             }
             // A job may run only with some numbers of replicas.
             let bounds = candidate.job.bounds();
-            let allowed = if total < bounds.workers.0 { 0 } else { bounds.workers_at_most(total) };
+            let within = self.limited[job].iter().map(|(limit, each)| limits[*limit].max(0) / each).min();
+            let most = within.map_or(total, |within| total.min(u32::try_from(within).unwrap_or(u32::MAX)));
+            let allowed = if most < bounds.workers.0 { 0 } else { bounds.workers_at_most(most) };
             for (_, count) in places.iter_mut().rev() {
                 let goes = (total - allowed).min(*count);
                 *count -= goes;
@@ -235,6 +262,7 @@ impl<'a> Problem<'a> {
             }
             places.retain(|(_, count)| *count > 0);
             places.iter().for_each(|(server, count)| self.take(job, *server, *count, left));
+            self.limited[job].iter().for_each(|(limit, each)| limits[*limit] -= each * i64::from(total));
         }
     }
 
@@ -255,13 +283,14 @@ impl Search {
         if jobs == 0 {
             return Ok(Vec::new());
         }
-        let (mut left, mut taken) = (Vec::new(), Vec::new());
+        let mut left = Left::default();
         let mut present: Vec<Places> = problem.candidates.iter().map(|candidate| candidate.base.clone()).collect();
-        problem.repair(&mut present, &mut left, &mut taken, draws);
+        problem.repair(&mut present, &mut left, draws);
         let mut population = vec![Plan { fitness: problem.fitness(&present), places: present }];
         let children = self.population.min((MOST_WORK.min(budget.left() / 2) / jobs as u64) as usize).max(1);
         let work = (children * jobs) as u64;
-        let generations = u64::from(self.generations).min(MOST_WORK.min(budget.left() / 2) / work.max(1)).max(1);
+        let afford = (MOST_WORK.min(budget.left() / 2) / work.max(1)).max(1);
+        let generations = u64::from(self.generations).min(afford);
         let bound: f64 = problem.candidates.iter().map(Candidate::most_worth).sum();
         let mut stale = 0;
         for _ in 0..generations {
@@ -276,8 +305,8 @@ impl Search {
                 let point = below(draws, jobs);
                 let mut places: Vec<Places> = population[one].places[..point].to_vec();
                 places.extend_from_slice(&population[other].places[point..]);
-                problem.mutate(&mut places, &mut left, draws);
-                problem.repair(&mut places, &mut left, &mut taken, draws);
+                problem.mutate(&mut places, &mut left.room, draws);
+                problem.repair(&mut places, &mut left, draws);
                 population.push(Plan { fitness: problem.fitness(&places), places });
             }
             population.sort_by(|one, other| other.fitness.total_cmp(&one.fitness));
