@@ -1,6 +1,9 @@
 //! Properties of `goodput` beyond the contract of engines.
 
+use proptest::{collection::vec, prelude::*};
+
 use crate::common::build::{cluster, gpus, plain, plain_with, report, ring, running, runs, seen, set, shape, submit};
+use crate::common::config;
 use trainmaster_core::{
     End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, ServerSpec, Settings, Span, Time,
     job::{Convergence, ProfiledSpeed},
@@ -50,6 +53,43 @@ fn shorter_jobs_get_more() {
     }
 }
 
+proptest! {
+    #![proptest_config(config(200))]
+
+    /// No worker goes to a job that speeds up less by it, at its price, than another one would, whether the round
+    /// computes all speeds or keeps those of the round before. A step takes a + b/w seconds.
+    #[test]
+    fn each_worker_goes_where_it_is_worth_most(
+        drawn in vec((1..20_u32, 1..50_u32, 100..10_000_u32, 4..12_u32), 2..12),
+        more in 0..24_usize,
+    ) {
+        let there = drawn.len() + more;
+        let mut scheduler = cluster(plain("goodput"), &[gpus("s0", there)]);
+        let mut jobs = Vec::new();
+        for (number, (a, b, steps, most)) in drawn.into_iter().enumerate() {
+            let (a, b) = (f64::from(a), f64::from(b));
+            let spec = known(&format!("job-{number}"), steps, (1, most, 1), |w| a + b / w);
+            jobs.push((a, b, f64::from(steps) * (a + b), most, submit(&mut scheduler, 0, spec)));
+            scheduler.decide(Time(0));
+        }
+        // From the longest on.
+        jobs.sort_by(|mine, theirs| theirs.2.total_cmp(&mine.2));
+        // The fits aren't exact, so that similar jobs may be ranked otherwise. Of fewer speeds they are farther off.
+        prop_assume!(jobs.windows(2).all(|pair| pair[0].2 > 1.02 * pair[1].2));
+        let has: Vec<u32> = jobs.iter().map(|(.., job)| workers(&scheduler, *job)).collect();
+        let gain = |rank: usize, from: u32| {
+            let (a, b, ..) = jobs[rank];
+            let speed = |workers: u32| (a + b) / (a + b / f64::from(workers));
+            f64::sqrt(rank as f64 + 1.0) * (speed(from + 1) - speed(from))
+        };
+        let least = (0..jobs.len()).filter(|at| has[*at] > 1).map(|at| gain(at, has[at] - 1)).fold(f64::MAX, f64::min);
+        let most = (0..jobs.len()).filter(|at| has[*at] < jobs[*at].3).map(|at| gain(at, has[at])).fold(0.0, f64::max);
+        prop_assert!(most <= least * 1.01, "{jobs:?} have {has:?}: {most} instead of {least}");
+        let wanted: u32 = jobs.iter().map(|(_, _, _, most, _)| most).sum();
+        prop_assert_eq!(has.iter().sum::<u32>(), wanted.min(there as u32));
+    }
+}
+
 /// Two workers are slower than one, four are three times as fast.
 #[test]
 fn it_jumps_over_numbers_that_are_slower() {
@@ -63,6 +103,20 @@ fn it_jumps_over_numbers_that_are_slower() {
     let flat = submit(&mut scheduler, 0, known("flat", 1000, (1, 8, 1), |w| 10.0 / (1.0 + 0.01 * w)));
     scheduler.decide(Time(0));
     assert_eq!((workers(&scheduler, jumps), workers(&scheduler, flat)), (4, 4));
+}
+
+/// Free are three GPUs of one server and one of the other, but four workers are placed evenly.
+#[test]
+fn a_job_ahead_gets_room_that_is_scattered() {
+    let mut scheduler = cluster(plain("goodput"), &[gpus("s0", 4), gpus("s1", 4)]);
+    let one = running(&mut scheduler, 0, known("one", 100_000, (1, 1, 1), |_| 1.0));
+    let three = running(&mut scheduler, 0, known("three", 200_000, (3, 3, 3), |_| 1.0));
+    let four = submit(&mut scheduler, 1000, known("four", 60, (4, 4, 4), |_| 1.0));
+    scheduler.decide(Time(1000));
+    assert_eq!(runs(&scheduler, &[one, three, four]), [true, false, true], "the longest makes room");
+    gone(&mut scheduler, 2000, three, 1);
+    scheduler.decide(Time(2000));
+    assert_eq!(runs(&scheduler, &[one, three, four]), [true, true, true]);
 }
 
 /// A job with a month left leaves its GPU to one that takes a minute.

@@ -17,9 +17,9 @@ const HANDED_OUT_AGAIN: u32 = 2;
 /// What `plan` plans for all jobs but those that it is given. It also returns the jobs that found no room. The confined
 /// ones among them are passed over then, so that what they would get goes to others. A plan that exceeds the budget
 /// isn't used, if there is one before. Costs a plan, or up to three.
-pub(crate) fn planned<'a, P>(
-    round: &mut Round<'a>,
-    plan: impl Fn(&mut Round<'a>, &Homeless<'a>) -> Result<(P, Homeless<'a>), EngineError>,
+pub(crate) fn planned<'a, P, I>(
+    round: &mut Round<'a, I>,
+    plan: impl Fn(&mut Round<'a, I>, &Homeless<'a>) -> Result<(P, Homeless<'a>), EngineError>,
 ) -> Result<P, EngineError> {
     let state = round.state;
     let common = common_labels(state);

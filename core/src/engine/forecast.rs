@@ -58,7 +58,7 @@ impl<'a> Forecast<'a> {
     /// Workers of all-reduce that one server can hold count as sharing one.
     #[inline]
     pub(crate) fn time(&self, workers: u32, servers: u32) -> f64 {
-        self.time_at(workers, self.together.map_or(servers, |most| 1 + u32::from(workers > most)))
+        self.time_at(workers, self.places(workers, servers))
     }
 
     /// The remaining time with the workers on one server, or on several.
@@ -86,13 +86,29 @@ impl<'a> Forecast<'a> {
         self.may_share(slots.shape().workers) && !slots.is_together()
     }
 
-    /// The remaining time with p as in [`Job::places`].
+    /// The time of a step, as in [`time`](Self::time). It doesn't depend on how many remain.
+    #[inline]
+    pub(crate) fn step_time(&self, workers: u32, servers: u32) -> f64 {
+        self.step_time_at(workers, self.places(workers, servers))
+    }
+
+    /// p of a shape, as in [`Job::places`].
+    #[inline]
+    fn places(&self, workers: u32, servers: u32) -> u32 {
+        self.together.map_or(servers, |most| 1 + u32::from(workers > most))
+    }
+
     #[inline]
     fn time_at(&self, workers: u32, places: u32) -> f64 {
+        self.steps * self.step_time_at(workers, places)
+    }
+
+    #[inline]
+    fn step_time_at(&self, workers: u32, places: u32) -> f64 {
         if let Some(fit) = self.adaptive {
-            return self.steps / fit.speed(places, workers);
+            return 1.0 / fit.speed(places, workers);
         }
-        let time = self.steps * self.curve.step_time(places, workers);
+        let time = self.curve.step_time(places, workers);
         self.table.map_or(time, |table| time / table.factor(workers))
     }
 

@@ -1,10 +1,14 @@
 //! Preemption in an order of jobs: each job in turn gets its whole shape or nothing, and jobs further down make room.
 //!
-//! The preemptive engines share this code and differ only in the order. A job is skipped if its shape had no room even
-//! without all jobs behind it. A running job keeps its place until a job ahead needs its room. Free room is taken
+//! The preemptive engines share this code and differ only in the order, and so do engines that choose jobs by totals,
+//! for jobs that find no place ([`Round::make_room`]). A job is skipped if its shape had no room even without all jobs
+//! behind it. A running job keeps its place until a job ahead needs its room. Free room is taken
 //! first, then that of the jobs furthest behind, of as few as possible.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     board::{Board, Largest},
@@ -15,7 +19,7 @@ use super::{
     round::leaving,
 };
 use crate::budget::{Budget, EngineError};
-use crate::{decision::Allocation, job::Job, settings::SettingsError, shape::Shape, state::State};
+use crate::{decision::Allocation, ids::JobId, job::Job, settings::SettingsError, shape::Shape, state::State};
 
 /// The parameter that allows jobs in the cloud.
 pub(crate) fn cloud(parameters: &mut Parameters<'_>) -> Result<bool, SettingsError> {
@@ -40,13 +44,9 @@ impl<'a, I> Round<'a, I> {
         placing: Placing,
     ) -> Result<(), EngineError> {
         let state = self.state;
-        let has: Vec<_> = order.iter().map(|job| job.verdict.allocation().cloned()).collect();
-        let mut left = ledger.clone();
-        for job in order.iter().filter(|job| job.verdict.allocation().is_some()) {
-            left.take(job, &job.total(shape(job)), 1);
-        }
-        let (board, budget, last) = (&mut *self.board, &mut *self.budget, &mut *self.last);
-        let mut line = Line { state, order, has, board, left, above: ledger, above_board: None, placing, last, budget };
+        let has = order.iter().map(|job| job.verdict.allocation().cloned()).collect();
+        let shapes = order.iter().map(|job| shape(job)).collect();
+        let mut line = self.line(order, shapes, has, ledger, placing);
         let leaving = leaving(state);
         for (at, job) in order.iter().enumerate() {
             if line.has[at].is_none() {
@@ -66,12 +66,73 @@ impl<'a, I> Round<'a, I> {
         }
         Ok(())
     }
+
+    /// Gives jobs without a place that of jobs behind them, if the proposal's totals have room for them, but no server
+    /// or no set of servers has. `planned` has all jobs with a shape in their order, and `ledger` the amounts without
+    /// theirs. At most so many are served that half of the budget is left. Costs as much as
+    /// [`serve_in_turn`](Self::serve_in_turn), for the homeless jobs.
+    pub(crate) fn make_room(
+        &mut self,
+        planned: &[(&'a Arc<Job>, Shape)],
+        homeless: &BTreeSet<JobId>,
+        ledger: Ledger,
+        placing: Placing,
+    ) -> Result<(), EngineError> {
+        let state = self.state;
+        let changes: BTreeMap<JobId, _> = self.proposal.changes.iter().map(|(id, verdict)| (*id, verdict)).collect();
+        let has = |job: &Job| changes.get(&job.id).map_or(&job.verdict, |verdict| *verdict).allocation().cloned();
+        let before: Vec<_> = planned.iter().map(|(job, _)| has(job)).collect();
+        let (order, shapes): (Vec<_>, Vec<_>) = planned.iter().copied().unzip();
+        let least = self.budget.left() / 2;
+        let mut line = self.line(&order, shapes, before.clone(), ledger, placing);
+        for (at, job) in order.iter().enumerate() {
+            if homeless.contains(&job.id) && line.has[at].is_none() && line.budget.left() > least {
+                line.start(at)?;
+            }
+            line.settle(at);
+        }
+        let Line { has, left, shapes, .. } = line;
+        let changed: BTreeSet<JobId> =
+            (0..order.len()).filter(|at| has[*at] != before[*at]).map(|at| order[at].id).collect();
+        self.proposal.changes.retain(|(id, _)| !changed.contains(id));
+        let mut largest = Largest::default();
+        for (at, job) in order.iter().enumerate().filter(|(_, job)| changed.contains(&job.id)) {
+            match &has[at] {
+                Some(allocation) => self.proposal.run(job, allocation.clone()),
+                None => {
+                    self.proposal.wait(job, largest.refusal(state, &self.board.room, &left, job, shapes[at]));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The jobs with their current slots, and the amounts that these leave.
+    fn line<'l>(
+        &'l mut self,
+        order: &'l [&'a Arc<Job>],
+        shapes: Vec<Shape>,
+        has: Vec<Option<Arc<Allocation>>>,
+        ledger: Ledger,
+        placing: Placing,
+    ) -> Line<'l> {
+        let mut left = ledger.clone();
+        for (job, has) in order.iter().zip(&has) {
+            if let Some(allocation) = has {
+                left.take(job, &job.total(allocation.shape()), 1);
+            }
+        }
+        let Self { state, board, budget, last, .. } = self;
+        Line { state, order, shapes, has, board, left, above: ledger, above_board: None, placing, last, budget }
+    }
 }
 
 /// The jobs while they are served.
 struct Line<'a> {
     state: &'a State,
     order: &'a [&'a Arc<Job>],
+    /// What each job should get.
+    shapes: Vec<Shape>,
     /// The current slots of each job. Jobs that aren't served yet keep theirs until they have to make room.
     has: Vec<Option<Arc<Allocation>>>,
     /// The room without all current slots.
@@ -90,9 +151,9 @@ impl Line<'_> {
     /// Finds room for a job without slots.
     fn start(&mut self, at: usize) -> Result<(), EngineError> {
         let job = self.order[at];
-        let total = job.total(shape(job));
+        let total = job.total(self.shapes[at]);
         if self.left.has(job, &total) {
-            self.has[at] = self.place(job)?;
+            self.has[at] = self.place(at)?;
         }
         if self.has[at].is_none() && self.above.has(job, &total) && self.could_run(at)? {
             return self.displace(at);
@@ -107,15 +168,16 @@ impl Line<'_> {
     fn relocate(&mut self, at: usize) -> Result<(), EngineError> {
         let (job, Some(kept)) = (self.order[at], self.has[at].take()) else { return Ok(()) };
         self.board.give_back(self.state, job, &kept);
-        self.has[at] = self.place(job)?;
+        self.has[at] = self.place(at)?;
         if self.has[at].is_none() && self.board.restore(self.state, job, &kept) {
             self.has[at] = Some(kept);
         }
         Ok(())
     }
 
-    fn place(&mut self, job: &Job) -> Result<Option<Arc<Allocation>>, EngineError> {
-        self.placing.place(self.state, self.board, job, shape(job), self.last, self.budget)
+    fn place(&mut self, at: usize) -> Result<Option<Arc<Allocation>>, EngineError> {
+        let (job, shape) = (self.order[at], self.shapes[at]);
+        self.placing.place(self.state, self.board, job, shape, self.last, self.budget)
     }
 
     /// Whether the job would have room if the jobs behind it had none.
@@ -131,7 +193,7 @@ impl Line<'_> {
             above
         });
         let mut last = *self.last;
-        let found = self.placing.place(state, above, job, shape(job), &mut last, self.budget)?;
+        let found = self.placing.place(state, above, job, self.shapes[at], &mut last, self.budget)?;
         if let Some(allocation) = &found {
             above.give_back(state, job, allocation);
         }
@@ -141,7 +203,7 @@ impl Line<'_> {
     /// Starts a job in place of others. Jobs make room from the last in line on, until there is enough.
     fn displace(&mut self, at: usize) -> Result<(), EngineError> {
         let job = self.order[at];
-        let total = job.total(shape(job));
+        let total = job.total(self.shapes[at]);
         let mut displaced = Vec::new();
         for other in (at + 1..self.order.len()).rev() {
             let victim = self.order[other];
@@ -154,7 +216,7 @@ impl Line<'_> {
             self.left.take(victim, &victim.total(allocation.shape()), -1);
             displaced.push((other, allocation));
             if self.left.has(job, &total) {
-                self.has[at] = self.place(job)?;
+                self.has[at] = self.place(at)?;
             }
             if self.has[at].is_some() {
                 self.left.take(job, &total, 1);

@@ -62,9 +62,9 @@ impl Resizing {
 
     /// Smaller jobs first, each evenly on the minimum number of servers (Optimus, §4.2). Jobs with an unchanged shape
     /// stay, unless one of their servers is draining and there is room elsewhere. Returns the jobs without a place.
-    pub(crate) fn place<'a>(
+    pub(crate) fn place<'a, I>(
         &self,
-        round: &mut Round<'_>,
+        round: &mut Round<'_, I>,
         planned: &[(&Forecast<'a>, Shape)],
     ) -> Result<Homeless<'a>, EngineError> {
         let Round { state, board, budget, last, proposal, .. } = round;
@@ -145,9 +145,9 @@ impl Resizing {
     /// §5.2). The others stay if the manager can add workers to a running job. Otherwise the job restarts without the
     /// slow ones' servers. Each time that slow workers left a job, the next time has to earn twice as much, because
     /// some slowness follows the job. O(jobs), plus [`Board::replace`] or a placement for each job with slow workers.
-    pub(crate) fn replace_slow_workers<'f, 'a: 'f>(
+    pub(crate) fn replace_slow_workers<'f, 'a: 'f, I>(
         &self,
-        round: &mut Round<'_>,
+        round: &mut Round<'_, I>,
         forecasts: impl IntoIterator<Item = &'f Forecast<'a>>,
     ) -> Result<(), EngineError> {
         let state = round.state;
@@ -375,7 +375,7 @@ impl Resizing {
     /// Brings all-reduce jobs that keep their shape, but are on several servers, to one if they are faster there:
     /// without a restart to that of their first worker, or to another one if that pays. O(jobs), and for each job that
     /// is apart a placement for each number of workers with which one server is faster.
-    fn tidy(&self, round: &mut Round<'_>, planned: &[(&Forecast<'_>, Shape)]) -> Result<(), EngineError> {
+    fn tidy<I>(&self, round: &mut Round<'_, I>, planned: &[(&Forecast<'_>, Shape)]) -> Result<(), EngineError> {
         let Round { state, board, budget, proposal, .. } = round;
         let leaving = leaving(state);
         let changed: BTreeSet<JobId> = proposal.changes.iter().map(|(id, _)| *id).collect();

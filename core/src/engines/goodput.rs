@@ -27,12 +27,15 @@
 //!   their work includes the restart that they need.
 //!
 //! Choose it for jobs whose speed is measured and whose end is known or predicted, most of all if owners leave the
-//! number of workers, or the batch, to the scheduler. Cost for J jobs: O(J·k log J) with the k shapes of a job that are
-//! considered, all up to 32 workers and about 32 for each doubling from there, and the placement's (`Resizing::place`).
+//! number of workers, or the batch, to the scheduler. Cost for J jobs: O(J log J + J·k) with the k shapes of a job that
+//! are considered, all up to 32 workers and about 32 for each doubling from there, and the placement's
+//! (`Resizing::place`). Speeds are only computed of jobs whose fit, numbers of workers or demand changed, and of all
+//! jobs if the cluster's size changed.
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, BinaryHeap},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
+    sync::Arc,
 };
 
 use crate::engine::{
@@ -45,8 +48,9 @@ use crate::engine::{
 };
 use crate::{
     ids::JobId,
-    job::Sizes,
+    job::{Fits, JobSpec, Sizes},
     place::SortBy,
+    resources::Amounts,
     settings::SettingsError,
     shape::Shape,
     state::{Mandate, State},
@@ -120,7 +124,7 @@ impl Build for Goodput {
 
 impl Engine for Goodput {
     type Memo = ();
-    type Index = ();
+    type Index = Paths;
 
     fn order(&self) -> Option<SortBy> {
         Some(SortBy::Share)
@@ -130,8 +134,9 @@ impl Engine for Goodput {
         Triggers { interval: Some(self.interval), arrival: true, departure: true }
     }
 
-    fn decide<'a>(&self, round: &mut Round<'a>, (): &mut ()) -> Result<(), EngineError> {
-        let plans = confined::planned(round, |round: &mut Round<'a>, others| self.plan(round, others))?;
+    fn decide<'a>(&self, round: &mut Round<'a, Paths>, (): &mut ()) -> Result<(), EngineError> {
+        round.index.forget(round.state);
+        let plans = confined::planned(round, |round: &mut Round<'a, Paths>, others| self.plan(round, others))?;
         if self.replace_stragglers {
             self.resizing.replace_slow_workers(round, plans.iter().map(|plan| &plan.forecast))?;
         }
@@ -149,10 +154,17 @@ struct Plan<'a> {
     /// The shape that it can't leave without a restart.
     kept: Shape,
     shape: Shape,
-    /// The corners of its speed's hull, from its smallest shape on.
-    path: Vec<Step>,
-    /// The next of them.
+    path: Arc<Path>,
+    /// The next of the path's steps.
     next: usize,
+}
+
+/// A job's way from its smallest shape to its largest: the corners of its speed's hull.
+struct Path {
+    /// The first one is the smallest shape. The slopes fall.
+    steps: Vec<Step>,
+    /// Number of speeds that it takes to compute.
+    speeds: u64,
 }
 
 /// A shape, and the speed that it adds per share of the cluster that it adds to the one before.
@@ -166,7 +178,7 @@ impl Goodput {
     /// no room.
     fn plan<'a>(
         &self,
-        round: &mut Round<'a>,
+        round: &mut Round<'a, Paths>,
         passed_over: &Homeless<'a>,
     ) -> Result<(Vec<Plan<'a>>, Homeless<'a>), EngineError> {
         let state = round.state;
@@ -183,6 +195,7 @@ impl Goodput {
                 ledger.take(job, &job.total(job.shape()), 1);
             }
         }
+        let others = ledger.clone();
         guess_unknown_times(forecasts.iter_mut());
         let mut plans: Vec<Plan<'_>> = Vec::with_capacity(forecasts.len());
         let restarts = self.rescale_cost && !self.resizing.in_place(state);
@@ -191,13 +204,15 @@ impl Goodput {
             let has = forecast.job.verdict.allocation().filter(|_| keeps);
             let kept = has.map_or(Shape::default(), |has| has.shape());
             let tries = if self.explore { worth_trying(forecast.job) } else { 0 };
-            let (path, speeds) = path(&forecast, tries, state);
-            round.budget.spend(speeds)?;
+            let path = round.index.of(&forecast, tries, state);
+            // A kept path counts as well, so that rounds don't differ by what is kept.
+            round.budget.spend(path.speeds)?;
             plans.push(Plan { forecast, price: 0.0, tries, kept, shape: Shape::default(), path, next: 0 });
         }
         self.set_prices(&mut plans, state);
-        self.hand_out(round, &mut plans, &mut ledger)?;
+        start(round, &mut plans, &mut ledger)?;
         plans.retain(|plan| !plan.shape.is_empty());
+        grow(round, &mut plans, &mut ledger)?;
         // The slots of jobs that will wait are free for the others.
         let waiting = round.proposal.changes.iter().filter_map(|(id, _)| state.job(*id));
         waiting.for_each(|job| round.board.release(state, job));
@@ -206,12 +221,24 @@ impl Goodput {
                 if !self.keep_what_restarts_do_not_earn(&mut plans, &mut ledger, state) {
                     break;
                 }
-                self.hand_out(round, &mut plans, &mut ledger)?;
+                grow(round, &mut plans, &mut ledger)?;
             }
             self.keep_what_restarts_do_not_earn(&mut plans, &mut ledger, state);
         }
         let planned: Vec<_> = plans.iter().map(|plan| (&plan.forecast, plan.shape)).collect();
-        let homeless = self.resizing.place(round, &planned)?;
+        let mut homeless = self.resizing.place(round, &planned)?;
+        if !homeless.is_empty() {
+            drop(planned);
+            plans.sort_by_cached_key(|plan| Reverse((state.priority(plan.forecast.job), plan.key(0))));
+            let ids: BTreeSet<JobId> = homeless.iter().map(|(job, _)| job.id).collect();
+            let shape = |plan: &Plan<'_>| {
+                if ids.contains(&plan.forecast.job.id) { plan.forecast.bounds.least() } else { plan.shape }
+            };
+            let order: Vec<_> = plans.iter().map(|plan| (plan.forecast.job, shape(plan))).collect();
+            round.make_room(&order, &ids, others, self.resizing.placing)?;
+            let runs: BTreeSet<JobId> = round.planned().map(|(job, _)| job.id).collect();
+            homeless.retain(|(job, _)| !runs.contains(&job.id));
+        }
         Ok((plans, homeless))
     }
 
@@ -226,41 +253,6 @@ impl Goodput {
         }
     }
 
-    /// Hands out the steps in the order of their slope times the job's price, while they fit. Jobs that don't get their
-    /// smallest shape wait with a reason.
-    fn hand_out(&self, round: &mut Round<'_>, plans: &mut [Plan<'_>], ledger: &mut Ledger) -> Result<(), EngineError> {
-        let state = round.state;
-        let key = |at: usize, plan: &Plan<'_>| {
-            let step = plan.path.get(plan.next)?;
-            // All get their smallest shape before any grows.
-            let class = (plan.next == 0).then(|| state.priority(plan.forecast.job));
-            let has = |Shape { workers, servers }| workers <= plan.kept.workers && servers <= plan.kept.servers;
-            // Which jobs run at all doesn't depend on what they have.
-            let kept = if plan.next > 0 && has(step.shape) { KEPT } else { 1.0 };
-            // The bits of positive floats have the order of the floats.
-            Some((class, (plan.price * step.slope * kept).to_bits(), Reverse(at as u32)))
-        };
-        let mut heap: BinaryHeap<_> = plans.iter().enumerate().filter_map(|(at, plan)| key(at, plan)).collect();
-        while let Some((_, _, Reverse(at))) = heap.pop() {
-            let plan = &mut plans[at as usize];
-            round.budget.spend(1)?;
-            let (job, wanted) = (plan.forecast.job, plan.path[plan.next].shape);
-            let got = plan.most_that_fits(wanted, ledger);
-            if let Some(shape) = got {
-                ledger.take(job, &job.total(extra(plan.shape, shape)), 1);
-                plan.shape = shape;
-            } else if plan.shape.is_empty() {
-                round.proposal.wait(job, ledger.reason(state, job, &job.total(wanted)));
-            }
-            // The remaining room only shrinks, so a job whose step doesn't fit is done.
-            if got == Some(wanted) {
-                plan.next += 1;
-                heap.extend(key(at as usize, plan));
-            }
-        }
-        Ok(())
-    }
-
     /// Reverts changes of running jobs that don't [make up](Resizing::earned) for their restarts. Returns whether
     /// there were any.
     fn keep_what_restarts_do_not_earn(&self, plans: &mut [Plan<'_>], ledger: &mut Ledger, state: &State) -> bool {
@@ -269,7 +261,7 @@ impl Goodput {
             let best = self.resizing.earned(state, &plan.forecast, plan.shape, plan.tries, ledger);
             if best != plan.shape {
                 plan.shape = best;
-                plan.path.clear();
+                plan.next = plan.path.steps.len();
                 any = true;
             }
         }
@@ -277,7 +269,179 @@ impl Goodput {
     }
 }
 
+/// Gives jobs their smallest shapes while they fit: first to those of a higher priority, then to the dearer ones. The
+/// others wait with a reason. O(jobs · log jobs).
+fn start(round: &mut Round<'_, Paths>, plans: &mut [Plan<'_>], ledger: &mut Ledger) -> Result<(), EngineError> {
+    let state = round.state;
+    round.budget.spend(plans.len() as u64)?;
+    let mut order: Vec<usize> = (0..plans.len()).collect();
+    order.sort_by_cached_key(|at| (Reverse((state.priority(plans[*at].forecast.job), plans[*at].key(0))), *at));
+    for at in order {
+        let plan = &mut plans[at];
+        let (job, least) = (plan.forecast.job, plan.path.steps[0].shape);
+        let amounts = job.total(least);
+        if ledger.has(job, &amounts) {
+            ledger.take(job, &amounts, 1);
+            (plan.shape, plan.next) = (least, 1);
+        } else {
+            round.proposal.wait(job, ledger.reason(state, job, &amounts));
+        }
+    }
+    Ok(())
+}
+
+/// Hands out the further steps, those with the largest keys first, while they fit. Of a step that doesn't fit, a job
+/// gets the part that does. O(steps + jobs · log jobs) on average.
+fn grow(round: &mut Round<'_, Paths>, plans: &mut [Plan<'_>], ledger: &mut Ledger) -> Result<(), EngineError> {
+    round.budget.spend(take_what_fits(plans, ledger))?;
+    let key = |at: usize, plan: &Plan<'_>| Some((plan.key(plan.next)?, Reverse(at)));
+    let mut heap: BinaryHeap<_> = plans.iter().enumerate().filter_map(|(at, plan)| key(at, plan)).collect();
+    while let Some((_, Reverse(at))) = heap.pop() {
+        round.budget.spend(1)?;
+        let plan = &mut plans[at];
+        let wanted = plan.path.steps[plan.next].shape;
+        // The remaining room only shrinks, so a job whose step doesn't fit is done.
+        let Some(shape) = plan.most_that_fits(wanted, ledger) else { continue };
+        let job = plan.forecast.job;
+        ledger.take(job, &job.total(extra(plan.shape, shape)), 1);
+        plan.shape = shape;
+        if shape == wanted {
+            plan.next += 1;
+            heap.extend(key(at, plan));
+        }
+    }
+    Ok(())
+}
+
+/// A step in the order of all jobs' steps: its key, then the earlier job, then the job's earlier step.
+type Turn = (u64, Reverse<usize>, Reverse<usize>);
+
+/// Hands out the steps before the first one that doesn't fit. They are found by halves, and the halves aren't sorted,
+/// because it doesn't matter in which order steps are handed out that all fit. Returns the number of all steps. O(steps)
+/// on average.
+fn take_what_fits(plans: &mut [Plan<'_>], ledger: &mut Ledger) -> u64 {
+    let mut all: Vec<Turn> = Vec::new();
+    for (at, plan) in plans.iter().enumerate() {
+        let steps = plan.next..plan.path.steps.len();
+        all.extend(steps.filter_map(|next| Some((plan.key(next)?, Reverse(at), Reverse(next)))));
+    }
+    let steps = all.len() as u64;
+    let mut ends = vec![0; plans.len()];
+    let mut rest = &mut all[..];
+    while !rest.is_empty() {
+        let middle = rest.len() / 2;
+        rest.select_nth_unstable_by(middle, |mine, theirs| theirs.cmp(mine));
+        let (first, second) = rest.split_at_mut(middle + 1);
+        rest = if take_all(first, plans, ledger, &mut ends) { second } else { &mut first[..middle] };
+    }
+    steps
+}
+
+/// Hands out these steps, which are the next ones of their jobs, or none if they don't all fit. `ends` is a buffer of
+/// zeros.
+fn take_all(turns: &[Turn], plans: &mut [Plan<'_>], ledger: &mut Ledger, ends: &mut [usize]) -> bool {
+    let mut growing = Vec::new();
+    for (_, Reverse(at), Reverse(next)) in turns {
+        if ends[*at] == 0 {
+            growing.push(*at);
+        }
+        ends[*at] = ends[*at].max(next + 1);
+    }
+    let more = |plan: &Plan<'_>, end: usize| plan.forecast.job.total(extra(plan.shape, plan.path.steps[end - 1].shape));
+    let mut taken = 0;
+    for &at in &growing {
+        let amounts = more(&plans[at], ends[at]);
+        if !ledger.has(plans[at].forecast.job, &amounts) {
+            break;
+        }
+        ledger.take(plans[at].forecast.job, &amounts, 1);
+        taken += 1;
+    }
+    let fit = taken == growing.len();
+    for (place, at) in growing.into_iter().enumerate() {
+        let (plan, end) = (&mut plans[at], std::mem::take(&mut ends[at]));
+        if fit {
+            (plan.shape, plan.next) = (plan.path.steps[end - 1].shape, end);
+        } else if place < taken {
+            ledger.take(plan.forecast.job, &more(plan, end), -1);
+        }
+    }
+    fit
+}
+
+/// The paths of jobs from round to round: most rounds change few of them.
+#[derive(Default)]
+pub struct Paths {
+    /// The amounts of which the paths' steps are shares.
+    usable: Amounts,
+    known: BTreeMap<JobId, (Basis, Arc<Path>)>,
+}
+
+/// What a job's path depends on, beside the cluster's size.
+struct Basis {
+    spec: Arc<JobSpec>,
+    fits: Arc<Fits>,
+    demands: [Amounts; 2],
+    together: Option<u32>,
+    tries: u32,
+}
+
+impl Basis {
+    fn of(of: &Forecast<'_>, tries: u32) -> Self {
+        let job = of.job;
+        Self {
+            spec: job.spec.clone(),
+            fits: job.learnt.fits.clone(),
+            demands: [&job.worker, &job.server].map(|role| role.amounts.clone()),
+            together: of.most_together(),
+            tries,
+        }
+    }
+
+    /// Whether they lead to the same path. As long as this one exists, its specification and fits aren't changed where
+    /// they are.
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.spec, &other.spec)
+            && (Arc::ptr_eq(&self.fits, &other.fits) || self.fits.speed == other.fits.speed)
+            && self.demands == other.demands
+            && (self.together, self.tries) == (other.together, other.tries)
+    }
+}
+
+impl Paths {
+    /// Forgets the paths of jobs that ended, and all paths if the cluster's size changed.
+    fn forget(&mut self, state: &State) {
+        if self.usable != state.usable {
+            *self = Self { usable: state.usable.clone(), known: BTreeMap::new() };
+        }
+        self.known.retain(|id, _| state.jobs.contains_key(id));
+    }
+
+    /// The path of a job.
+    fn of(&mut self, forecast: &Forecast<'_>, tries: u32, state: &State) -> Arc<Path> {
+        let basis = Basis::of(forecast, tries);
+        if let Some((known, path)) = self.known.get_mut(&forecast.job.id)
+            && known.is_same(&basis)
+        {
+            *known = basis;
+            return path.clone();
+        }
+        let path = Arc::new(path(forecast, tries, state));
+        self.known.insert(forecast.job.id, (basis, path.clone()));
+        path
+    }
+}
+
 impl Plan<'_> {
+    /// The price of a step's progress per share of the cluster. None after the last step. The bits of positive floats
+    /// have the order of the floats.
+    fn key(&self, step: usize) -> Option<u64> {
+        let Step { shape, slope } = self.path.steps.get(step)?;
+        // Which jobs run at all doesn't depend on what they have.
+        let has = step > 0 && shape.workers <= self.kept.workers && shape.servers <= self.kept.servers;
+        Some((self.price * slope * if has { KEPT } else { 1.0 }).to_bits())
+    }
+
     /// The next step's shape if there is room, or one with fewer workers that is faster than the current one. O(log
     /// workers).
     fn most_that_fits(&self, wanted: Shape, ledger: &Ledger) -> Option<Shape> {
@@ -320,15 +484,15 @@ fn work(of: &Forecast<'_>, state: &State) -> f64 {
     share * time / (1.0 + age(state.now) / (PATIENCE * time).max(f64::MIN_POSITIVE))
 }
 
-/// The corners of the upper concave hull of a job's speed over its share of the cluster, and the number of speeds that
-/// it took. Both in shares of the cluster, with the speed of the smallest shape as 1. Up to `tries` workers are steps
-/// of the least gain if they aren't predicted to be faster.
-fn path(of: &Forecast<'_>, tries: u32, state: &State) -> (Vec<Step>, u64) {
+/// The corners of the upper concave hull of a job's speed over its share of the cluster. Both in shares of the cluster,
+/// with the speed of the smallest shape as 1. Up to `tries` workers are steps of the least gain if they aren't predicted
+/// to be faster.
+fn path(of: &Forecast<'_>, tries: u32, state: &State) -> Path {
     let job = of.job;
     let [worker, server] = [&job.worker, &job.server].map(|role| role.amounts.dominant_share(&state.usable).max(1e-12));
     let share = |shape: Shape| f64::from(shape.workers) * worker + f64::from(shape.servers) * server;
     let least = of.bounds.least();
-    let work = share(least) * of.time(least.workers, least.servers);
+    let work = share(least) * of.step_time(least.workers, least.servers);
     let mut corners: Vec<(Shape, f64, f64)> = vec![(least, share(least), share(least))];
     let (mut shape, mut best, mut flat, mut speeds) = (least, share(least), 0, of.speeds());
     while let Some(next) = larger(of, shape, (worker, server), &mut speeds) {
@@ -337,7 +501,7 @@ fn path(of: &Forecast<'_>, tries: u32, state: &State) -> (Vec<Step>, u64) {
             break;
         }
         shape = next;
-        let speed = work / of.time(shape.workers, shape.servers);
+        let speed = work / of.step_time(shape.workers, shape.servers);
         if speed.is_nan() || speed <= best {
             flat += 1;
             continue;
@@ -356,7 +520,11 @@ fn path(of: &Forecast<'_>, tries: u32, state: &State) -> (Vec<Step>, u64) {
         let ((_, s0, v0), (shape, s1, v1)) = (pair[0], pair[1]);
         Step { shape, slope: (v1 - v0) / (s1 - s0) }
     });
-    let mut path: Vec<Step> = [first].into_iter().chain(rest).collect();
+    let mut steps: Vec<Step> = [first].into_iter().chain(rest).collect();
+    // The smallest shape is a step of its own kind. The slopes of the others fall, also where they are rounded.
+    for at in 2..steps.len() {
+        steps[at].slope = steps[at].slope.min(steps[at - 1].slope);
+    }
     let mut shape = corners.last().map_or(least, |(shape, ..)| *shape);
     while shape.workers < tries
         && share(shape) <= 1.0
@@ -365,9 +533,9 @@ fn path(of: &Forecast<'_>, tries: u32, state: &State) -> (Vec<Step>, u64) {
         shape.workers = workers;
         speeds += 1;
         // Jobs take turns.
-        path.push(Step { shape, slope: TRY / f64::from(workers) });
+        steps.push(Step { shape, slope: TRY / f64::from(workers) });
     }
-    (path, speeds)
+    Path { steps, speeds }
 }
 
 /// The next larger shape on a job's path. With parameter servers: one more worker, one more server or both, whichever
@@ -385,14 +553,14 @@ fn larger(of: &Forecast<'_>, shape: Shape, shares: (f64, f64), speeds: &mut u64)
     let servers = (shape.servers < of.bounds.servers.1)
         .then(|| (shape.servers + 1 + shape.servers / FINE).min(of.bounds.servers.1));
     let workers = more(shape.workers / FINE).or_else(|| more(0));
-    let now = of.time(shape.workers, shape.servers);
+    let now = of.step_time(shape.workers, shape.servers);
     let worker = workers.map(|workers| Shape { workers, ..shape });
     let server = servers.map(|servers| Shape { servers, ..shape });
     let both = workers.zip(servers).map(|(workers, servers)| Shape { workers, servers });
     let gain = |next: &Shape| {
         let added = extra(shape, *next);
         let share = f64::from(added.workers) * shares.0 + f64::from(added.servers) * shares.1;
-        (now - of.time(next.workers, next.servers)) / share
+        (now - of.step_time(next.workers, next.servers)) / share
     };
     let options = [worker, server, both].into_iter().flatten().map(|next| (gain(&next), next));
     let best = options.fold(None, |best: Option<(f64, Shape)>, (gain, next)| match best {
