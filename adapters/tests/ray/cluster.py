@@ -3,6 +3,7 @@
 Reads one command per line from standard input, and answers each with one line of JSON. Ends with its input.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -35,8 +36,9 @@ def start():
             if not again:
                 raise
             traceback.print_exc()
-            ray.shutdown()
-            cluster.shutdown()
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+                cluster.shutdown()
 
 
 def add_nodes(cluster, dashboard):

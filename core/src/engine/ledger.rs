@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The owner of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
     Tenant(TenantId),
     Queue(QueueId),

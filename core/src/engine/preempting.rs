@@ -1,9 +1,9 @@
 //! Preemption in an order of jobs: each job in turn gets its whole shape or nothing, and jobs further down make room.
 //!
-//! The preemptive engines share this code and differ only in the order, and so do engines that choose jobs by totals,
-//! for jobs that find no place ([`Round::make_room`]). A job is skipped if its shape had no room even without all jobs
-//! behind it. A running job keeps its place until a job ahead needs its room. Free room is taken
-//! first, then that of the jobs furthest behind, of as few as possible.
+//! The preemptive engines share this code and differ only in the order. A job is skipped if its shape had no room even
+//! without all jobs behind it. A running job keeps its place until a job ahead needs its room. Free room is taken
+//! first, then that of the jobs furthest behind, of as few as possible. Engines that choose jobs by totals use it for
+//! jobs that then find no place ([`Round::make_room`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -67,14 +67,13 @@ impl<'a, I> Round<'a, I> {
         Ok(())
     }
 
-    /// Gives jobs without a place that of jobs behind them, if the proposal's totals have room for them, but no server
-    /// or no set of servers has. `planned` has all jobs with a shape in their order, and `ledger` the amounts without
-    /// theirs. At most so many are served that half of the budget is left. Costs as much as
-    /// [`serve_in_turn`](Self::serve_in_turn), for the homeless jobs.
+    /// Gives planned jobs without a place that of jobs behind them, and these another one if there is room. `planned`
+    /// has all jobs with a shape in their order, and `ledger` the amounts without theirs. It takes at most half of the
+    /// budget, and changes nothing if that isn't enough. Costs as much as [`serve_in_turn`](Self::serve_in_turn), for
+    /// the jobs without a place, plus O(jobs + servers).
     pub(crate) fn make_room(
         &mut self,
         planned: &[(&'a Arc<Job>, Shape)],
-        homeless: &BTreeSet<JobId>,
         ledger: Ledger,
         placing: Placing,
     ) -> Result<(), EngineError> {
@@ -83,17 +82,20 @@ impl<'a, I> Round<'a, I> {
         let has = |job: &Job| changes.get(&job.id).map_or(&job.verdict, |verdict| *verdict).allocation().cloned();
         let before: Vec<_> = planned.iter().map(|(job, _)| has(job)).collect();
         let (order, shapes): (Vec<_>, Vec<_>) = planned.iter().copied().unzip();
-        let least = self.budget.left() / 2;
+        let (board, last, budget) = (self.board.clone(), *self.last, *self.budget);
+        *self.budget = budget.part(budget.left() / 2);
         let mut line = self.line(&order, shapes, before.clone(), ledger, placing);
-        for (at, job) in order.iter().enumerate() {
-            if homeless.contains(&job.id) && line.has[at].is_none() && line.budget.left() > least {
-                line.start(at)?;
-            }
-            line.settle(at);
-        }
+        let served = line.serve(&before);
         let Line { has, left, shapes, .. } = line;
-        let changed: BTreeSet<JobId> =
-            (0..order.len()).filter(|at| has[*at] != before[*at]).map(|at| order[at].id).collect();
+        let spent = self.budget.spent();
+        *self.budget = budget;
+        self.budget.spend(spent)?;
+        if served.is_err() {
+            (*self.board, *self.last) = (board, last);
+            return Ok(());
+        }
+        let stays = |at: usize| has[at].is_some() && has[at] == before[at];
+        let changed: BTreeSet<JobId> = (0..order.len()).filter(|at| !stays(*at)).map(|at| order[at].id).collect();
         self.proposal.changes.retain(|(id, _)| !changed.contains(id));
         let mut largest = Largest::default();
         for (at, job) in order.iter().enumerate().filter(|(_, job)| changed.contains(&job.id)) {
@@ -148,6 +150,36 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
+    /// Serves the jobs that had no place before. Those that make room get another place, but no other job's.
+    fn serve(&mut self, before: &[Option<Arc<Allocation>>]) -> Result<(), EngineError> {
+        for (at, before) in before.iter().enumerate() {
+            if before.is_none() {
+                self.start(at)?;
+            } else if self.has[at].is_none() {
+                self.start_elsewhere(at)?;
+            }
+            self.settle(at);
+        }
+        Ok(())
+    }
+
+    /// Another place for a job that made room: in its planned shape, or in its smallest.
+    fn start_elsewhere(&mut self, at: usize) -> Result<(), EngineError> {
+        let job = self.order[at];
+        for shape in [self.shapes[at], job.bounds().least()] {
+            self.shapes[at] = shape;
+            let total = job.total(shape);
+            if self.left.has(job, &total) {
+                self.has[at] = self.place(at)?;
+            }
+            if self.has[at].is_some() {
+                self.left.take(job, &total, 1);
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Finds room for a job without slots.
     fn start(&mut self, at: usize) -> Result<(), EngineError> {
         let job = self.order[at];
@@ -207,6 +239,8 @@ impl Line<'_> {
         let mut displaced = Vec::new();
         for other in (at + 1..self.order.len()).rev() {
             let victim = self.order[other];
+            let slots = self.has[other].as_ref().map_or(0, |allocation| allocation.slots().len());
+            self.budget.spend(1 + slots as u64)?;
             let in_the_way = |allocation: &Arc<Allocation>| {
                 self.left.share_a_limit(job, victim)
                     || allocation.slots().iter().any(|slot| self.board.room.accepts(self.state, slot.server, job))

@@ -231,11 +231,12 @@ impl Goodput {
             drop(planned);
             plans.sort_by_cached_key(|plan| Reverse((state.priority(plan.forecast.job), plan.key(0))));
             let ids: BTreeSet<JobId> = homeless.iter().map(|(job, _)| job.id).collect();
+            // What found no place gets its smallest shape.
             let shape = |plan: &Plan<'_>| {
                 if ids.contains(&plan.forecast.job.id) { plan.forecast.bounds.least() } else { plan.shape }
             };
             let order: Vec<_> = plans.iter().map(|plan| (plan.forecast.job, shape(plan))).collect();
-            round.make_room(&order, &ids, others, self.resizing.placing)?;
+            round.make_room(&order, others, self.resizing.placing)?;
             let runs: BTreeSet<JobId> = round.planned().map(|(job, _)| job.id).collect();
             homeless.retain(|(job, _)| !runs.contains(&job.id));
         }
@@ -291,7 +292,8 @@ fn start(round: &mut Round<'_, Paths>, plans: &mut [Plan<'_>], ledger: &mut Ledg
 }
 
 /// Hands out the further steps, those with the largest keys first, while they fit. Of a step that doesn't fit, a job
-/// gets the part that does. O(steps + jobs · log jobs) on average.
+/// gets the part that does. O(steps + jobs · log jobs) on average, or O(steps · log jobs) where a limit is used up long
+/// before the cluster.
 fn grow(round: &mut Round<'_, Paths>, plans: &mut [Plan<'_>], ledger: &mut Ledger) -> Result<(), EngineError> {
     round.budget.spend(take_what_fits(plans, ledger))?;
     let key = |at: usize, plan: &Plan<'_>| Some((plan.key(plan.next)?, Reverse(at)));
@@ -317,8 +319,8 @@ fn grow(round: &mut Round<'_, Paths>, plans: &mut [Plan<'_>], ledger: &mut Ledge
 type Turn = (u64, Reverse<usize>, Reverse<usize>);
 
 /// Hands out the steps before the first one that doesn't fit. They are found by halves, and the halves aren't sorted,
-/// because it doesn't matter in which order steps are handed out that all fit. Returns the number of all steps. O(steps)
-/// on average.
+/// because it doesn't matter in which order steps are handed out that all fit. Returns the number of all steps.
+/// O(steps) on average.
 fn take_what_fits(plans: &mut [Plan<'_>], ledger: &mut Ledger) -> u64 {
     let mut all: Vec<Turn> = Vec::new();
     for (at, plan) in plans.iter().enumerate() {
@@ -485,8 +487,8 @@ fn work(of: &Forecast<'_>, state: &State) -> f64 {
 }
 
 /// The corners of the upper concave hull of a job's speed over its share of the cluster. Both in shares of the cluster,
-/// with the speed of the smallest shape as 1. Up to `tries` workers are steps of the least gain if they aren't predicted
-/// to be faster.
+/// with the speed of the smallest shape as 1. Up to `tries` workers are steps of the least gain if they aren't
+/// predicted to be faster.
 fn path(of: &Forecast<'_>, tries: u32, state: &State) -> Path {
     let job = of.job;
     let [worker, server] = [&job.worker, &job.server].map(|role| role.amounts.dominant_share(&state.usable).max(1e-12));

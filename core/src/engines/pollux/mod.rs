@@ -182,7 +182,7 @@ fn places(allocation: Option<&Arc<Allocation>>) -> Places {
 }
 
 /// Places all jobs as found: those that stay first, then the others in their order. A job whose replicas find no room
-/// there, because of a limit or of its devices, gets as many elsewhere, or fewer.
+/// there, because of its devices or parameter servers, gets as many elsewhere, or fewer.
 fn place(
     round: &mut Round<'_>,
     jobs: &[&Arc<Job>],

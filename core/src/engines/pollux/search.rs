@@ -5,14 +5,17 @@
 //! come where there is room. At last it is repaired, so that no server holds more than it can. The best of parents and
 //! children are the next generation.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use rand_chacha::{ChaCha8Rng, rand_core::RngCore};
 use smallvec::SmallVec;
 
 use super::replica;
 use crate::{
-    engine::{Budget, EngineError, ledger::Ledger},
+    engine::{
+        Budget, EngineError,
+        ledger::{Ledger, Owner},
+    },
     ids::{ResourceId, ServerId},
     job::Job,
     place::Room,
@@ -109,8 +112,7 @@ pub(super) struct Search {
 }
 
 impl<'a> Problem<'a> {
-    /// The room and the ledger are free of the candidates' slots. O(jobs + servers), times resources, and jobs times
-    /// limits.
+    /// The room and the ledger are free of the candidates' slots. O(jobs + servers), times resources, plus O(limits).
     pub(super) fn new(
         state: &'a State,
         (room, ledger): (&'a Room, &Ledger),
@@ -128,13 +130,18 @@ impl<'a> Problem<'a> {
             .map(|at| units.iter().skip(at).step_by(resources.len()).copied().min().unwrap_or(0))
             .collect();
         let free = (0..room.len() as u32).flat_map(|id| row(room.free(ServerId(id)))).collect();
-        let limits: Vec<_> = ledger.limits().collect();
+        let mut limits = Vec::new();
+        let mut owned: BTreeMap<Owner, Vec<(usize, ResourceId)>> = BTreeMap::new();
+        for (owner, resource, left) in ledger.limits() {
+            owned.entry(owner).or_default().push((limits.len(), resource));
+            limits.push(left);
+        }
         let of_job = |(candidate, need): (&Candidate<'_>, &Amounts)| {
-            let each = limits.iter().enumerate().filter(|(_, (owner, ..))| owner.owns(candidate.job));
-            each.map(|(at, (_, resource, _))| (at, need[*resource])).filter(|(_, each)| *each > 0).collect()
+            let owners = [Owner::Tenant(candidate.job.tenant), Owner::Queue(candidate.job.queue)];
+            let mine = owners.iter().filter_map(|owner| owned.get(owner)).flatten();
+            mine.map(|(limit, resource)| (*limit, need[*resource])).filter(|(_, each)| *each > 0).collect()
         };
         let limited = candidates.iter().zip(&needs).map(of_job).collect();
-        let limits = limits.into_iter().map(|(.., left)| left).collect();
         Self { candidates, state, room, avoid_interference, resources, units, least, free, limits, limited }
     }
 
