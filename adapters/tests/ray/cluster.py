@@ -27,7 +27,7 @@ def free_port():
 
 
 def start():
-    """Starts a head without resources and two raylets, which have fixed names and their own addresses."""
+    """Starts a cluster with two nodes. Returns it with its nodes and the dashboard's port."""
     for again in reversed(range(TRIES)):
         cluster, dashboard = Cluster(), free_port()
         try:
@@ -38,10 +38,12 @@ def start():
             traceback.print_exc()
             with contextlib.suppress(Exception):
                 ray.shutdown()
+            with contextlib.suppress(Exception):
                 cluster.shutdown()
 
 
 def add_nodes(cluster, dashboard):
+    """Adds a head without resources and two raylets, which have fixed names and their own addresses."""
     small = {"object_store_memory": STORE}
     head = {
         "num_cpus": 0,

@@ -25,6 +25,8 @@
 //!   Where each change is a restart, what a job has beyond its smallest shape counts as faster than what it hasn't, so
 //!   that workers don't go back and forth. It is stopped if others come first and leave no room for its smallest shape;
 //!   their work includes the restart that they need.
+//! * A job whose slots find no place, because what is free is scattered, gets that of jobs behind it, from the last one
+//!   on. These get another place if there is room (`Round::make_room`).
 //!
 //! Choose it for jobs whose speed is measured and whose end is known or predicted, most of all if owners leave the
 //! number of workers, or the batch, to the scheduler. Cost for J jobs: O(J log J + J·k) with the k shapes of a job that
