@@ -26,6 +26,7 @@ use super::{
     logs,
     measure::{self, Measured, Meter, Reading},
     process::{self, Handle, Watch},
+    ranks::Ports,
     retain,
     slot::ProcessId,
     state::{Record, StateDir},
@@ -119,6 +120,7 @@ impl Agent {
         let mut running = BTreeMap::new();
         let mut watches = JoinSet::new();
         let mut adopted = Vec::new();
+        let mut ports = Ports::default();
         for adopt::Found { record, handle, watch } in adopt::find(&state) {
             adopted.push(Adopted {
                 id: record.id,
@@ -126,6 +128,9 @@ impl Agent {
                 placement: record.placement.clone(),
                 token: record.token.clone(),
             });
+            if let Some(port) = record.port {
+                ports.adopt(record.id, port);
+            }
             watches.spawn(watched(record.id, watch));
             running.insert(record.id, Running { handle, record });
         }
@@ -137,7 +142,7 @@ impl Agent {
         let servers = cluster.servers().iter().map(|server| (server.name().to_owned(), server.to_wire())).collect();
         Self {
             servers: Arc::new(servers),
-            launcher: Launcher { feed: options.feed.clone(), orphan_grace: options.orphan_grace },
+            launcher: Launcher { feed: options.feed.clone(), orphan_grace: options.orphan_grace, ports },
             fleet: Fleet::new(cluster.clone(), policy, Resolve::by(move |text| programs.resolve(text)), adopted),
             meter: Meter::new(cluster.clone()),
             gpus: (cluster.real_gpus() > 0).then(|| Arc::new(Mutex::new(Reader::start()))),
@@ -181,6 +186,9 @@ impl Agent {
     fn ended(&mut self, id: ProcessId, exit: Exit, outbox: &mut Outbox) {
         let Some(Running { record, .. }) = self.running.remove(&id) else { return };
         self.state.remove(id);
+        if !self.running.keys().any(|other| other.job == id.job) {
+            self.launcher.ports.release(id.job);
+        }
         measure::forget(&self.state.devices(), id, &record.placement);
         tracing::debug!(slot = %id, ?exit, "ended");
         let detail = detail(&record.log, record.log_start);

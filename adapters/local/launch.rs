@@ -10,6 +10,7 @@ use super::{
     fleet::plan::{Run, fingerprint},
     logs,
     process::{self, Handle, Watch},
+    ranks::Ports,
     scan::MARKER,
     slot::ProcessId,
     state::{Record, StateDir},
@@ -19,6 +20,7 @@ use super::{
 pub(crate) struct Launcher {
     pub(crate) feed: String,
     pub(crate) orphan_grace: Duration,
+    pub(crate) ports: Ports,
 }
 
 /// A slot to start.
@@ -35,7 +37,7 @@ impl Launcher {
     /// # Errors
     /// The folder, log, record or process couldn't be created. Then nothing is left of the attempt.
     pub(crate) fn start(
-        &self,
+        &mut self,
         state: &StateDir,
         cluster: &Cluster,
         order: &SlotLaunch<'_>,
@@ -43,6 +45,7 @@ impl Launcher {
         let folder = state.job(order.id.job, order.name);
         state.make_job(&folder)?;
         let (log, file, log_start) = logs::open(&state.log(order.id.job, order.name), order.id)?;
+        let ranks = self.ports.variables(order.id, order.run);
         let mut record = Record {
             id: order.id,
             name: order.name.to_owned(),
@@ -50,6 +53,7 @@ impl Launcher {
             token: fingerprint(&order.run.token),
             log,
             log_start,
+            port: ranks.as_ref().map(|(_, port)| *port),
             pid: None,
             start: None,
             boot: state.boot().to_owned(),
@@ -59,8 +63,11 @@ impl Launcher {
             Role::Worker => &order.run.worker,
             Role::Server => &order.run.server,
         };
-        let environment = self.environment(state, cluster, order, &folder);
-        let started = process::start(command, environment, &folder, file, state.user());
+        let ranks = ranks.map(|(variables, _)| variables).into_iter().flatten();
+        let ranks = ranks.map(|(name, value)| (name.into(), value.into()));
+        let mut environment = self.environment(state, cluster, order, &folder);
+        environment.extend(ranks);
+        let started = process::start(command, environment, &folder, file, state.user(), (order.id, state.id()));
         let (handle, watch) = started.map_err(|error| {
             state.remove(order.id);
             let (program, folder) = (Path::new(&command.program).display(), folder.display());

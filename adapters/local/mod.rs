@@ -18,6 +18,7 @@ mod launch;
 mod logs;
 mod measure;
 mod process;
+mod ranks;
 mod retain;
 mod scan;
 mod slot;

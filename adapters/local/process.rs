@@ -41,6 +41,7 @@ pub(crate) fn start(
     folder: &Path,
     log: File,
     user: Option<&User>,
+    (id, state_id): (ProcessId, &str),
 ) -> io::Result<(Handle, Watch)> {
     let errors = log.try_clone()?;
     let mut program = match user {
@@ -71,7 +72,10 @@ pub(crate) fn start(
     let watched = scan::stat(pid.as_raw_pid()).ok_or_else(|| io::Error::other("the process isn't in /proc"));
     let watched = watched.and_then(|stat| Ok((stat.start, Descriptor::open(pid)?)));
     match watched {
-        Ok((start, descriptor)) => Ok((Handle { pid: pid.as_raw_pid(), start }, Watch::Own { child, descriptor })),
+        Ok((start, descriptor)) => Ok((
+            Handle { pid: pid.as_raw_pid(), start },
+            Watch::Own { child, id, state_id: state_id.to_owned(), descriptor },
+        )),
         Err(error) => {
             // A process that can't be watched must not continue.
             let _ = kill_process_group(pid, OsSignal::KILL);
@@ -155,6 +159,10 @@ pub(crate) enum Watch {
     Own {
         /// The child, not reaped yet.
         child: Child,
+        /// Its slot.
+        id: ProcessId,
+        /// The state folder's id, to find the folder's processes.
+        state_id: String,
         /// The child's descriptor.
         descriptor: Descriptor,
     },
@@ -172,26 +180,46 @@ pub(crate) enum Watch {
 }
 
 impl Watch {
-    /// Waits until the process has ended, and ends the rest of its group, so that the whole slot is gone.
+    /// Waits until the process has ended, and ends the rest of its slot, so that the next process has it alone.
     pub(crate) async fn ended(self) -> Exit {
         match self {
-            Self::Own { mut child, descriptor } => {
+            Self::Own { mut child, id, state_id, descriptor } => {
                 let _ = descriptor.ended().await;
                 // The child isn't reaped yet, so the group's number is still its own.
                 let pid = Pid::from_child(&child);
                 let _ = kill_process_group(pid, OsSignal::KILL);
                 let exit = child.wait().map_or(Exit::Unknown, to_exit);
                 group_is_empty(pid).await;
+                end_rest(id, state_id, None).await;
                 exit
             }
             Self::Adopted { handle, id, state_id, descriptor } => {
                 let _ = descriptor.ended().await;
-                // Its pid may belong to another process by now, so its children are found by their environment.
-                let of_others = |process: &scan::Marked| process.id != id || process.pid == handle.pid;
-                end_marked(&state_id, of_others);
+                // Its pid may belong to another process by now, so its group can't be signalled.
+                end_rest(id, state_id, Some(handle.pid)).await;
                 Exit::Unknown
             }
         }
+    }
+}
+
+/// Ends what a slot's process has left, and waits until it is gone. torchrun's training processes have sessions of
+/// their own: without their agent they would go on, beside those of the next one. Costs a look at all processes.
+async fn end_rest(id: ProcessId, state_id: String, except: Option<i32>) {
+    for _ in 0..100 {
+        let marker = state_id.clone();
+        let rest = tokio::task::spawn_blocking(move || {
+            let rest = scan::marked(&marker).into_iter();
+            let rest = rest.filter(|process| process.id == id && Some(process.pid) != except);
+            rest.filter(|process| {
+                Pid::from_raw(process.pid).is_some_and(|pid| kill_process(pid, OsSignal::KILL).is_ok())
+            })
+            .count()
+        });
+        if rest.await.unwrap_or(0) == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

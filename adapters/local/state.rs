@@ -41,6 +41,9 @@ pub(crate) struct Record {
     pub(crate) pid: Option<i32>,
     /// Clock ticks since boot.
     pub(crate) start: Option<u64>,
+    /// The port of the job's store, if its processes were told one.
+    #[serde(default)]
+    pub(crate) port: Option<u16>,
     /// Pids and ticks are valid only within one boot of the machine.
     pub(crate) boot: String,
 }
@@ -255,6 +258,7 @@ mod tests {
             token: "abc".into(),
             log: "/tmp/x.log".into(),
             log_start: 9,
+            port: None,
             pid: None,
             start: None,
             boot: "b".into(),

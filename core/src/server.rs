@@ -10,7 +10,7 @@ use crate::{
     batch::BatchRange,
     decision::{DeviceShare, Devices},
     ids::{JobId, ManagerId, ResourceId, ServerId},
-    job::{Demand, Job, Sizes},
+    job::{Demand, Job, Launcher, Sizes},
     resources::{Amounts, BANDWIDTH, CPU, GPU},
     shape::{Role, Shape},
     time::{Span, Time},
@@ -284,10 +284,15 @@ impl Server {
         self.labels.get(level.name()).filter(|_| level != Level::Server).map(String::as_str)
     }
 
-    /// Whether the server has all these labels, apart from those that say how close slots must be ([`Topology`]) or how
-    /// many workers the job can have ([`Sizes`]).
+    /// Whether the server has all these labels, apart from those that say how close slots must be ([`Topology`]), how
+    /// many workers the job can have ([`Sizes`]), or how it starts and changes ([`Launcher`]).
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        let is_own = |label: &str| Topology::is_label(label) || Sizes::is_label(label) || BatchRange::is_label(label);
+        let is_own = |label: &str| {
+            Topology::is_label(label)
+                || Sizes::is_label(label)
+                || BatchRange::is_label(label)
+                || Launcher::is_label(label)
+        };
         labels.iter().all(|(key, value)| self.labels.get(key) == Some(value) || is_own(key))
     }
 

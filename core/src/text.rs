@@ -136,6 +136,18 @@ pub fn is_unseen(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// One word of a command, as a shell reads it.
+///
+/// ```
+/// assert_eq!(trainmaster_core::text::quoted("a=1"), "a=1");
+/// assert_eq!(trainmaster_core::text::quoted("it's $5"), r"'it'\''s $5'");
+/// ```
+pub fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:=,@%".contains(c);
+    let plain = !text.is_empty() && text.chars().all(is_plain);
+    if plain { text.into() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,8 +22,9 @@ from typing import Any
 
 import ray
 from ray.util.placement_group import placement_group_table
+from tests.local_cluster import Cluster
 
-from tests.local_cluster import Cluster, Daemon, wait_for
+from trainmaster.testing import Daemon, wait_for
 
 # name, mode, workers (min, max, requested), requested servers, maximum of servers, epochs, emulated seconds per batch
 JOBS = [

@@ -8,9 +8,11 @@ mod doctor;
 mod engines;
 mod explain;
 mod jobs;
+mod logs;
 mod mode;
 mod paa;
 mod plan;
+mod run;
 mod serve;
 mod status;
 mod submit;
@@ -62,6 +64,8 @@ enum Command {
     /// Train nine jobs for real on a virtual cluster, under one engine after the other
     #[command(args(without_daemon()))]
     Demo(trainmaster_demo::Args),
+    /// Run a command as a job, show what it prints, and end with it
+    Run(Answered<run::RunArgs>),
     /// Submit job files
     Submit(Answered<submit::SubmitArgs>),
     /// End jobs for good
@@ -72,6 +76,8 @@ enum Command {
     Resume(Answered<act::ActArgs>),
     /// List the jobs
     Jobs(Answered<jobs::JobsArgs>),
+    /// Show what a job's programs print
+    Logs(Answered<logs::LogsArgs>),
     /// Follow the jobs as they change, until Ctrl-C
     Watch(Answered<watch::WatchArgs>),
     /// Explain a job's state and allocation
@@ -140,11 +146,13 @@ fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
         Command::Serve(Answered { args, json }) => serve::run(args, adapters, &server, output(*json)),
         Command::Demo(_) if early => Err(Failure::Usage("the demo writes JSON to a file: demo --json FILE".into())),
         Command::Demo(args) => return Ok(trainmaster_demo::run(args.clone(), adapters)?),
+        Command::Run(Answered { args, json }) => block_on(run::run(args, &server, output(*json))),
         Command::Submit(Answered { args, json }) => block_on(submit::run(args, &server, output(*json))),
         Command::Cancel(Answered { args, json }) => block_on(act::run(Act::Cancel, args, &server, output(*json))),
         Command::Pause(Answered { args, json }) => block_on(act::run(Act::Pause, args, &server, output(*json))),
         Command::Resume(Answered { args, json }) => block_on(act::run(Act::Resume, args, &server, output(*json))),
         Command::Jobs(Answered { args, json }) => block_on(jobs::run(args, &server, output(*json))),
+        Command::Logs(Answered { args, json }) => block_on(logs::run(args, &server, output(*json))),
         Command::Watch(Answered { args, json }) => block_on(watch::run(args, &server, output(*json))),
         Command::Explain(Answered { args, json }) => block_on(explain::run(args, &server, output(*json))),
         Command::Plan(Answered { args, json }) => block_on(plan::run(args, &server, output(*json))),

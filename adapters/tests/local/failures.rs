@@ -263,14 +263,22 @@ async fn nothing_is_left_behind_not_even_the_stubborn() {
 }
 
 #[tokio::test]
-async fn what_a_slot_leaves_in_its_group_ends_with_it() {
+async fn what_a_slot_leaves_ends_with_it() {
     let state = State::new();
     let daemon = Daemon::start().await;
     let adapter = Adapter::start(&daemon.url(), options(state.path()));
-    let script = "sleep 600 & echo $! > pid-child-0; exit 0";
+    let script = "sleep 600 & echo $! > pid-child-0; setsid sleep 600 & echo $! > pid-child-1; exit 0";
     daemon.plan(1, true, vec![job(1, 1, script).worker(0)]).await;
     daemon.until("completion", |view| view.phase(1) == Some(ObservedPhase::Completed)).await;
-    until_gone(pid(&folder(state.path(), 1), "child-0").await).await;
+    for child in ["child-0", "child-1"] {
+        assert!(!lives(pid(&folder(state.path(), 1), child).await), "{child} lives");
+    }
+    // As torchrun's training processes, whose agent was killed. The next process of the slot finds them gone.
+    let script = "[ ! -e pid-child-2 ] || { grep -qs '^State:.[^ZX]' /proc/$(cat pid-child-2)/status && \
+        echo two > both || echo one > both; sleep 600; }; setsid sleep 600 & echo $! > pid-child-2; sleep 0.2; \
+        kill -9 $$";
+    daemon.plan(2, true, vec![job(2, 1, script).worker(0)]).await;
+    assert_eq!(read(folder(state.path(), 2).join("both")).await.trim(), "one");
     adapter.end().await;
     state.has_nothing_left();
 }

@@ -4,6 +4,42 @@ use super::support::*;
 use trainmaster_proto::v1::{Action, DeviceShare, EnactedResult, ObservedPhase, SlotRole};
 
 #[tokio::test]
+async fn processes_of_an_all_reduce_job_know_their_ranks() {
+    let state = State::new();
+    let daemon = Daemon::start().await;
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
+    let script = "env > environment-$TRAINMASTER_INDEX; sleep 600";
+    // The indices of workers may have gaps.
+    let mut plan = job(7, 3, script).worker(1).worker(4);
+    plan.environment.insert("TRAINMASTER_MODE".into(), "allreduce".into());
+    let mut torchrun = job(8, 1, script).worker(0);
+    torchrun.environment = [("TRAINMASTER_MODE", "allreduce"), ("PET_RDZV_BACKEND", "trainmaster")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    daemon.plan(1, true, vec![plan, torchrun]).await;
+    let mut ports = Vec::new();
+    for (index, rank) in [(1, 0), (4, 1)] {
+        let found = read(folder(state.path(), 7).join(format!("environment-{index}"))).await;
+        for line in [
+            &format!("RANK={rank}"),
+            "WORLD_SIZE=2",
+            "LOCAL_RANK=0",
+            "LOCAL_WORLD_SIZE=1",
+            &format!("NODE_RANK={rank}"),
+            "MASTER_ADDR=127.0.0.1",
+        ] {
+            assert!(found.lines().any(|one| one == line), "{line} should be in {found}");
+        }
+        ports.extend(found.lines().find_map(|line| line.strip_prefix("MASTER_PORT=").map(ToOwned::to_owned)));
+    }
+    assert!(ports.len() == 2 && ports[0] == ports[1], "{ports:?}");
+    let found = read(folder(state.path(), 8).join("environment-0")).await;
+    assert!(!found.lines().any(|line| line.starts_with("RANK=") || line.starts_with("MASTER_")), "{found}");
+    adapter.end().await;
+    state.has_nothing_left();
+}
+
+#[tokio::test]
 async fn a_job_starts_with_its_environment_and_completes() {
     let state = State::new();
     let daemon = Daemon::start().await;

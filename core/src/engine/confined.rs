@@ -6,7 +6,7 @@ use super::{resizing::Homeless, round::Round};
 use crate::budget::EngineError;
 use crate::{
     batch::BatchRange,
-    job::{Job, Sizes},
+    job::{Job, Launcher, Sizes},
     state::State,
     topology::Topology,
 };
@@ -71,7 +71,12 @@ fn common_labels(state: &State) -> Option<Common<'_>> {
 impl Common<'_> {
     /// Whether all servers have the labels that a job asks for, and it asks for no closeness.
     fn hold(&self, job: &Job) -> bool {
-        let is_own = |label: &str| Sizes::is_label(label) || Topology::is_label(label) || BatchRange::is_label(label);
+        let is_own = |label: &str| {
+            Sizes::is_label(label)
+                || Topology::is_label(label)
+                || BatchRange::is_label(label)
+                || Launcher::is_label(label)
+        };
         let asked = job.spec.labels.iter().filter(|(label, _)| !is_own(label));
         job.domain.is_none() && { asked }.all(|asked| self.0.contains(&asked))
     }

@@ -13,7 +13,7 @@ use crate::budget::{Budget, EngineError};
 use crate::{
     decision::Allocation,
     ids::{JobId, ServerId},
-    job::{Job, TrainingMode},
+    job::{Elastic, Job, TrainingMode},
     place::Count,
     reason::Reason,
     resources::{Amounts, GPU},
@@ -218,7 +218,8 @@ impl Resizing {
         if is_tried && of.is_timed && of.time(old.workers, old.servers) > TRY_PAYS * restart {
             return new;
         }
-        let without = |shape: Shape| self.in_place(state) && shape.servers == old.servers;
+        let goes_on = self.in_place(state) && job.elastic == Elastic::InPlace;
+        let without = |shape: Shape| goes_on && shape.servers == old.servers;
         let now = of.time_with(has);
         let within = now.min(pays_within(job, state));
         // The remaining time, as if the job trained all the while until a restart has to be made up for.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     batches::Batching,
     issued::Issued,
+    launcher::Elastic,
     learnt::Learnt,
     seen::Seen,
     sizes::Sizes,
@@ -116,6 +117,9 @@ pub struct Job {
     /// The numbers of workers with which it can run, as read from its labels.
     #[serde(skip)]
     pub(crate) sizes: Sizes,
+    /// What a change of its number of workers does to it, as read from its specification.
+    #[serde(skip)]
+    pub(crate) elastic: Elastic,
     /// What is known of its batches, if its owner gives a range. A snapshot of a journal has it apart.
     #[serde(skip)]
     pub(crate) batching: Option<Box<Batching>>,

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{
+    launcher::{Elastic, Launcher},
     sizes::{MOST_WORKERS, Parallel, Sizes},
     spec::{Convergence, JobSpec, JobSpecError, Resize, RoleSpec, StopChoice, TrainingMode},
     utility::Utility,
@@ -15,6 +16,8 @@ use crate::{
     topology::{Level, Topology},
 };
 
+/// Maximum bytes of a command, with the variables before it.
+const LONGEST_COMMAND: usize = 16 << 10;
 /// Maximum number of parts of a model.
 const MOST_PARTITIONS: usize = 256;
 /// Maximum number of resources of one role, and maximum bytes of their names.
@@ -38,6 +41,12 @@ impl JobSpec {
     /// The first key that is wrong, its value and what is allowed.
     pub fn validate_new(&self) -> Result<(), JobSpecError> {
         self.validate()?;
+        let start = self.start();
+        let checks =
+            [Launcher::of(&start).err(), Launcher::processes(&start).err(), Elastic::check(&self.labels).err()];
+        if let Some((key, problem)) = checks.into_iter().flatten().next() {
+            return Err(JobSpecError { key: key.into(), problem });
+        }
         let names = [("name", &self.name), ("model", &self.model), ("tenant", &self.tenant), ("queue", &self.queue)];
         match names.into_iter().find(|(_, name)| name.starts_with('-')) {
             None => Ok(()),
@@ -341,8 +350,9 @@ impl RoleSpec {
                 format!("{} must be from min = {} to max = {}", self.requested, self.min, self.max),
             );
         }
-        if self.command.len() > 4096 || self.command.contains('\0') {
-            let problem = format!("{} characters must be at most 4096, none of them NUL", self.command.len());
+        if self.command.len() > LONGEST_COMMAND || self.command.contains('\0') {
+            let problem =
+                format!("{} characters must be at most {LONGEST_COMMAND}, none of them NUL", self.command.len());
             return fail("command", problem);
         }
         Ok(())

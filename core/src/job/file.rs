@@ -7,9 +7,9 @@ use thiserror::Error;
 use toml::{Table, Value};
 
 use super::{
-    sizes::Parallel, sizes::Sizes, spec::Convergence, spec::Dataset, spec::JobSpec, spec::JobSpecError,
-    spec::Partition, spec::ProfiledSpeed, spec::Resize, spec::RoleSpec, spec::StopChoice, spec::TrainingMode,
-    utility::Utility,
+    launcher::Elastic, launcher::Launcher, sizes::Parallel, sizes::Sizes, spec::Convergence, spec::Dataset,
+    spec::JobSpec, spec::JobSpecError, spec::Partition, spec::ProfiledSpeed, spec::Resize, spec::RoleSpec,
+    spec::StopChoice, spec::TrainingMode, surroundings::Surroundings, utility::Utility,
 };
 use crate::{
     amount::Unit,
@@ -79,6 +79,13 @@ struct File {
     topology: Closeness,
     #[serde(default, deserialize_with = "table")]
     parallel: Cut,
+    launcher: Option<String>,
+    elastic: Option<String>,
+    nproc_per_node: Option<Value>,
+    workdir: Option<String>,
+    checkpoints: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
     #[serde(default, with = "forms::optional_span")]
     time_limit: Option<Span>,
     #[serde(default, with = "forms::optional_span")]
@@ -241,6 +248,9 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
     add(&mut labels, file.topology.labels())?;
     add(&mut labels, file.parallel.labels())?;
     add(&mut labels, [(Sizes::LABEL, sizes)])?;
+    let fixed = file.elastic.as_deref() == Some("fixed");
+    add(&mut labels, [(Launcher::LABEL, file.launcher), (Elastic::LABEL, file.elastic.filter(|_| !fixed))])?;
+    add(&mut labels, [(Launcher::PROCESSES, file.nproc_per_node.map(|number| number.to_string()))])?;
     let (batch, range) = file.batch.map_or(Ok((1, Vec::new())), batch)?;
     add(&mut labels, range)?;
     let server = file.server.map(|table| role("server", table)).transpose()?;
@@ -253,7 +263,7 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         tenant: file.tenant.unwrap_or_else(|| "default".into()),
         queue: file.queue.unwrap_or_else(|| "default".into()),
         priority: file.priority,
-        resize: file.resize,
+        resize: if fixed { Resize::Fixed } else { file.resize },
         mode: file.mode,
         batch,
         examples: file.examples,
@@ -276,7 +286,17 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         profile: file.profile,
     };
     spec.count_workers(worker_max, worker_requested);
+    spec.infer_start();
     spec.validate_new()?;
+    let around = Surroundings { folder: file.workdir, checkpoints: file.checkpoints, variables: file.env };
+    let words = around.words().map_err(|(key, problem)| wrong(key, problem))?;
+    if !words.is_empty() {
+        if spec.worker.command.trim().is_empty() {
+            return Err(wrong("worker.command", "is missing: workdir, checkpoints and env are for a command").into());
+        }
+        spec.start_with(&words);
+        spec.validate_new()?;
+    }
     Ok(spec)
 }
 

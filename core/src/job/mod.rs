@@ -5,12 +5,14 @@ mod batches;
 mod checks;
 mod file;
 mod issued;
+mod launcher;
 mod learnt;
 mod pairs;
 mod seen;
 mod sizes;
 mod spec;
 mod stop;
+mod surroundings;
 mod training;
 mod utility;
 
@@ -19,6 +21,7 @@ pub use self::{
     batches::Batching,
     file::{JobFileError, LONGEST_FILE},
     issued::{Issued, Service},
+    launcher::{Elastic, Launcher, Start},
     learnt::{Fits, Learnt, Progress, Stragglers},
     seen::{Phase, Seen},
     sizes::{Parallel, Sizes},

@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::{
     file,
     file::JobFileError,
+    launcher::{Elastic, Launcher, Start},
     pairs,
     sizes::{MOST_WORKERS, Parallel, Sizes},
     utility::Utility,
@@ -383,6 +384,7 @@ impl JobSpec {
             let names = ["TRAINMASTER_TP", "TRAINMASTER_PP", "TRAINMASTER_EP"];
             environment.extend(names.into_iter().zip([tensor, pipeline, expert].map(|number| number.to_string())));
         }
+        environment.extend(Launcher::variables(&self.start(), &self.name, self.bounds().workers));
         if !self.partitions.is_empty() {
             // The characters need no quotes in any shell: a chain of three is -:0:1. A part after two others has both
             // as 0+1.
@@ -403,6 +405,42 @@ impl JobSpec {
             ]);
         }
         environment
+    }
+
+    /// What the job says about its start.
+    pub fn start(&self) -> Start<'_> {
+        Start {
+            labels: &self.labels,
+            command: &self.worker.command,
+            allreduce: self.mode == TrainingMode::AllReduce,
+            most: self.worker.max,
+            gpus: self.worker.whole_gpus(),
+        }
+    }
+
+    /// Adds labels that follow from a new job's commands, where it doesn't have them: [how it starts](Launcher), and
+    /// [what a change does to it](Elastic).
+    pub fn infer_start(&mut self) {
+        let start = self.start();
+        let launcher = (Launcher::of(&start) == Ok(Launcher::Torchrun)).then_some("torchrun");
+        let elastic = Elastic::inferred(&start);
+        for (label, value) in [(Launcher::LABEL, launcher), (Elastic::LABEL, elastic)] {
+            if let Some(value) = value {
+                self.labels.entry(label.into()).or_insert_with(|| value.into());
+            }
+        }
+    }
+
+    /// Puts words before its commands. After that, nothing can be inferred from them any more.
+    pub(super) fn start_with(&mut self, words: &str) {
+        for (label, value) in [(Launcher::LABEL, "none"), (Elastic::LABEL, "in_place")] {
+            self.labels.entry(label.into()).or_insert_with(|| value.into());
+        }
+        for role in [Some(&mut self.worker), self.server.as_mut()].into_iter().flatten() {
+            if !role.command.trim().is_empty() {
+                role.command = format!("{words} {}", role.command);
+            }
+        }
     }
 
     /// The shape that the owner requested.

@@ -14,7 +14,7 @@ use crate::{
     event::{Enactment, End, Event, EventError, ObservedSlot},
     fit::{SpeedHistory, SpeedSample},
     ids::{DecisionId, Incarnation, JobId, ManagerId, ServerId},
-    job::{Batching, Demand, ExternalId, Issued, Job, JobSpec, Learnt, Phase, Seen, Sizes},
+    job::{Batching, Demand, Elastic, ExternalId, Issued, Job, JobSpec, Learnt, Phase, Seen, Sizes},
     policy::Policy,
     reason::Reason,
     resources::{GPU, ResourceTypes},
@@ -203,6 +203,7 @@ impl State {
             learnt: Learnt::nothing(speeds, spec.restart_cost.unwrap_or_default()),
             domain: None,
             sizes: spec.sizes(),
+            elastic: Elastic::of(&spec.labels),
             batching: BatchRange::of(spec).expect("validated").map(|range| Box::new(Batching::new(range))),
             spec: Arc::new(spec.clone()),
         };

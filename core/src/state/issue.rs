@@ -12,7 +12,7 @@ use super::{HOUR, State};
 use crate::{
     decision::Allocation,
     ids::{JobId, ResourceId, ServerId},
-    job::{Job, Resize, TrainingMode},
+    job::{Elastic, Job, Resize, TrainingMode},
     reason::Reason,
     server::Usage,
     settings::Mode,
@@ -149,7 +149,8 @@ impl State {
         if was_started && shape_changed {
             job.issued.rescales += 1;
         }
-        if was_started && !stays && (shape_changed || moves) {
+        let restarts = !stays || job.elastic == Elastic::Regroup && !only_work;
+        if was_started && restarts && (shape_changed || moves) {
             job.issued.restarted_at.retain(|at| *at > Time(now.0 - HOUR.0));
             job.issued.restarted_at.push(now);
         }
@@ -170,13 +171,17 @@ impl State {
 
     /// Whether a running job can change to `next` without a restart. Its parameter servers must stay as they are.
     /// Without parameter servers, its first worker must stay, because it keeps the parameters. The manager must be able
-    /// to add the new workers.
+    /// to add the new workers, and the program to survive a change.
     pub(crate) fn in_place(&self, job: &Job, next: &Allocation) -> bool {
         let Some(issued) = job.issued.allocation.as_ref() else { return false };
         if job.issued.incarnation.0 == 0
             || job.spec.resize == Resize::Fixed
             || issued.of(Role::Server) != next.of(Role::Server)
         {
+            return false;
+        }
+        // A change of the work alone leaves the processes as they are.
+        if job.elastic == Elastic::Restart && issued.slots() != next.slots() {
             return false;
         }
         let keeper_stays = match job.spec.mode {

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from .local_cluster import NO_TOKEN, Cluster, Daemon, daemon_binary, wait_for
+from trainmaster.testing import Daemon, daemon_binary, wait_for
+
+from .local_cluster import NO_TOKEN, Cluster
 
 collect_ignore = [] if find_spec("torch") else ["test_torch.py"]
 

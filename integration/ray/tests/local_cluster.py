@@ -9,26 +9,22 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from trainmaster.channel import Jobs
+from trainmaster.testing import Daemon, daemon_binary, free_port, wait_for
 
 # The package may not be installed.
-SOURCES = str(Path(__file__).resolve().parents[1] / "src")
+SOURCES = str(Path(__file__).resolve().parents[2] / "python/src")
 _OBJECT_STORE = 80 << 20
-_PATIENCE = 400.0
 # Ray waits 30 s for a raylet's start, which can be too short on a busy machine.
 _TRIES = 3
 NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
@@ -41,83 +37,6 @@ stability = "off"
 [scheduler.parameters]
 interval = "3s"
 """
-
-
-def wait_for(what: str, condition: Callable[[], Any], patience: float = _PATIENCE) -> Any:
-    """Waits until the condition returns a true value, and returns it."""
-    limit = time.monotonic() + patience
-    while not (value := condition()):
-        if time.monotonic() > limit:
-            raise TimeoutError(f"waited {patience:g} s for {what}")
-        time.sleep(0.1)
-    return value
-
-
-_given: set[int] = set()
-
-
-def free_port() -> int:
-    """A port that no program uses, and that was not returned before: the system can name one twice."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port not in _given:
-            _given.add(port)
-            return port
-
-
-class Daemon:
-    """`trainmaster serve`, on the same address after every start."""
-
-    scheme = "http"
-
-    def __init__(self, folder: Path, adapter: str, *arguments: str, env: Mapping[str, str] = os.environ) -> None:
-        port = free_port()
-        self.address = f"127.0.0.1:{port}"
-        self.log = folder / "daemon.log"
-        listen, state = f"--listen={self.address}", f"--state-dir={folder / 'state'}"
-        self._command = [daemon_binary(), "serve", listen, state, f"--adapter={adapter}", *arguments]
-        # The folder for the discovery file.
-        self._env = {"XDG_STATE_HOME": str(folder), **env}
-        # The administrator's token, and one for drivers.
-        self.admin_token_file = folder / "state/admin.token"
-        self.token_file = folder / "submit.token"
-        self.start()
-        self.make_token("drivers", self.token_file, "--role=submit", "--tenant=default")
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            before = log.tell()
-            self._process = subprocess.Popen(self._command, env=self._env, stdout=log, stderr=log)
-
-        def serves() -> bool:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"the daemon ended:\n{self.log.read_text()}")
-            # The port is open earlier, but does not answer yet.
-            return b"serving at " in self.log.read_bytes()[before:]
-
-        wait_for("the daemon", serves)
-
-    def make_token(self, name: str, file: Path, *role: str) -> None:
-        """Creates a token with the administrator's token, which the discovery file names."""
-        server = f"--server={self.scheme}://{self.address}"
-        command = [daemon_binary(), "token", "create", name, server, f"--out={file}", *role]
-        done = subprocess.run(command, env=self._env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    def jobs(self) -> Jobs:
-        """A client with the drivers' token."""
-        return Jobs(self.address, token_file=self.token_file)
-
-    def kill(self) -> None:
-        """Kills the daemon with SIGKILL."""
-        self._process.kill()
-        self._process.wait()
-
-    def end(self) -> None:
-        self._process.terminate()
-        self._process.wait()
 
 
 def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
@@ -301,12 +220,6 @@ class Cluster:
             except OSError:
                 continue  # gone, or another user's
         return found
-
-
-def daemon_binary() -> str:
-    """`TRAINMASTER_BIN`, or the debug build."""
-    default = Path(__file__).resolve().parents[3] / "target/debug/trainmaster"
-    return os.environ.get("TRAINMASTER_BIN", str(default))
 
 
 def _started(process: subprocess.Popen[bytes], log: Path) -> str:

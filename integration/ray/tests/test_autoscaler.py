@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from trainmaster.testing import Daemon, wait_for
+
 from .autoscaling import AutoscalingCluster, NodeType
 from .conftest import Run
-from .local_cluster import Daemon, wait_for
 
 pytestmark = pytest.mark.cluster
 

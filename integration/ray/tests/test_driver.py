@@ -17,9 +17,10 @@ from ray.experimental import internal_kv
 from ray.util.placement_group import placement_group_table
 
 from trainmaster.ray.slots import Slot, read
+from trainmaster.testing import Daemon, wait_for
 
 from .conftest import Run, forget
-from .local_cluster import Cluster, Daemon, wait_for
+from .local_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 

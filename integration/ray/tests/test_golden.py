@@ -14,9 +14,10 @@ import ray
 from ray.util.placement_group import placement_group_table
 
 from trainmaster.ray import slots
+from trainmaster.testing import Daemon, wait_for
 
 from .conftest import forget
-from .local_cluster import Cluster, Daemon, wait_for
+from .local_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has it")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster import TrainmasterError
+from trainmaster import Job, Role, TrainmasterError
 from trainmaster.ray import checkpoint
+from trainmaster.ray.driver import Settings
 from trainmaster.ray.record import Record
 
 pytestmark = pytest.mark.minimum
@@ -122,3 +123,9 @@ def test_other_names_are_not_checkpoints(tmp_path: Path) -> None:
     with checkpoint.saving(tmp_path, 21):
         pass
     assert checkpoint.step_of(checkpoint.newest(tmp_path)) == 21
+
+
+def test_a_drivers_token_is_not_printed(tmp_path: Path) -> None:
+    job = Job("a", Role(cpu=1), mode="allreduce")
+    settings = Settings(job, 7, "secret", "localhost:7070", None, object, None, tmp_path, "cancel", None)
+    assert "secret" not in f"{settings!r} {settings}"

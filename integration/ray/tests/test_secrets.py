@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from trainmaster.ray import gcs
+from trainmaster.testing import wait_for
 
 from .conftest import Run
-from .local_cluster import Cluster, wait_for
+from .local_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -13,9 +13,10 @@ import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from trainmaster.channel import Jobs
+from trainmaster.testing import Daemon, wait_for
 
 from .conftest import Run, forget
-from .local_cluster import Cluster, Daemon, wait_for
+from .local_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 

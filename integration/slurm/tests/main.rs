@@ -10,6 +10,7 @@ mod real_slurm {
     mod hostile;
     mod kinds;
     mod lifecycle;
+    mod pytorch;
     mod site;
     mod stragglers;
     mod submission;

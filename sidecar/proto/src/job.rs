@@ -62,6 +62,7 @@ pub fn spec_from_job(job: v1::Job) -> Result<JobSpec, ConvertError> {
             .collect(),
     };
     spec.count_workers(max, requested);
+    spec.infer_start();
     spec.validate_new()?;
     Ok(spec)
 }
@@ -376,7 +377,7 @@ mod tests {
             rule in (0.0..0.99_f64, 1..9_u32, 1..999_u32),
             spans in proptest::array::uniform3(proptest::option::of(0..1_000_000_000_i64)),
         ) {
-            let spec = JobSpec {
+            let mut spec = JobSpec {
                 mode: if server.is_some() { TrainingMode::Sync } else { TrainingMode::AllReduce },
                 worker,
                 server,
@@ -390,6 +391,8 @@ mod tests {
                 restart_cost: spans[2].map(Span),
                 ..JobSpec::minimal("job")
             };
+            // Which a new job gets anyway.
+            spec.infer_start();
             prop_assert_eq!(spec_from_job(job_from_spec(&spec)).unwrap(), spec);
         }
     }

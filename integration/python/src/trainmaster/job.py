@@ -199,7 +199,12 @@ class Job:
             raise JobError(f"constraints.{min(unknown)}: unknown key; allowed is labels")
         if "labels" in constraints:
             fields["labels"] = constraints["labels"]
+        elastic = fields.pop("elastic", None)
+        if elastic == "fixed":
+            fields["resize"] = "fixed"
+        own = {"launcher": fields.pop("launcher", None), "elastic": elastic if elastic != "fixed" else None}
         told = {
+            **{label: value for label, value in own.items() if value is not None},
             **_labels("topology", ("require", "prefer"), fields.pop("topology", {})),
             **_labels("parallel", ("tp", "pp", "ep"), fields.pop("parallel", {})),
         }
@@ -231,6 +236,9 @@ class Job:
         for label in ("topology.require", "topology.prefer"):
             if label in self.labels:
                 _one_of(label, self.labels[label], _LEVELS)
+        for label, values in (("launcher", ("torchrun", "none")), ("elastic", ("in_place", "restart"))):
+            if label in self.labels:
+                _one_of(label, self.labels[label], values)
         _one_of("mode", self.mode, get_args(Mode))
         _one_of("resize", self.resize, get_args(Resize))
         _at_least("batch", self.batch, 1)

@@ -176,3 +176,14 @@ def test_mistakes_are_named(change: dict[str, object], message: str) -> None:
 def test_requested_is_the_default_maximum() -> None:
     assert Role(cpu=1, requested=3).counts() == (1, 3, 3)
     assert Role(cpu=1).counts() == (1, 1, 1)
+
+
+def test_a_job_says_how_it_starts_and_changes() -> None:
+    rest = {"name": "a", "mode": "allreduce", "worker": {"gpu": 1, "max": 4}}
+    job = Job.from_dict({**rest, "launcher": "torchrun", "elastic": "restart"})
+    assert dict(job.message().labels) == {"launcher": "torchrun", "elastic": "restart"}
+    fixed = Job.from_dict({**rest, "elastic": "fixed"})
+    assert (fixed.resize, dict(fixed.labels)) == ("fixed", {})
+    for wrong in ({"launcher": "mpirun"}, {"elastic": "yes"}):
+        with pytest.raises(JobError, match=f"{min(wrong)}: '{min(wrong.values())}' must be one of"):
+            Job.from_dict({**rest, **wrong})

@@ -18,10 +18,8 @@ from trainmaster import Job, Refused, Role, TrainmasterError
 from trainmaster.channel import Jobs
 from trainmaster.credentials import Credentials, find
 from trainmaster.loop import slot_of
-from trainmaster.ray.driver import Settings
 from trainmaster.reporter import Reporter, Slot
-
-from .local_cluster import Daemon, daemon_binary, free_port
+from trainmaster.testing import Daemon, daemon_binary, free_port
 
 pytestmark = pytest.mark.minimum
 
@@ -159,14 +157,12 @@ def test_an_address_with_a_password_is_not_repeated() -> None:
     assert SECRET not in str(error.value)
 
 
-def test_tokens_are_not_printed_or_pickled(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_tokens_are_not_printed_or_pickled(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    job = Job("a", Role(cpu=1), mode="allreduce")
     environment = {"TRAINMASTER_JOB": "7", "TRAINMASTER_FEED": PLACE, "TRAINMASTER_TOKEN": SECRET}
     jobs = Jobs(f"127.0.0.1:{free_port()}", SECRET)
     reporter = Reporter(f"127.0.0.1:{free_port()}", Slot("7", SECRET), interval=0.01)
     holders: list[object] = [
-        Settings(job, 7, SECRET, PLACE, None, object, None, tmp_path, "cancel", None),
         Slot("7", SECRET),
         slot_of(environment),
         Credentials(SECRET),

@@ -14,11 +14,11 @@ from trainmaster import Job, Refused, Role, TrainmasterError, Unreachable
 from trainmaster.channel import Jobs
 from trainmaster.reporter import Reporter, Slot
 from trainmaster.tally import Outbox, Report
-
-from .local_cluster import SOURCES, Daemon, free_port, wait_for
+from trainmaster.testing import Daemon, free_port, wait_for
 
 pytestmark = pytest.mark.minimum
 
+SOURCES = str(Path(__file__).resolve().parents[1] / "src")
 LOOP = Path(__file__).with_name("plain_loop.py")
 
 

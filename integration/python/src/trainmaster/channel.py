@@ -68,6 +68,12 @@ def _url(address: str) -> SplitResult:
     return url
 
 
+def host_of(address: str) -> tuple[str, int]:
+    """The host and the port of an address."""
+    url = _url(address)
+    return url.hostname or "", url.port or 0
+
+
 def _place(url: SplitResult) -> str:
     """The name of the daemon's discovery file."""
     return f"{'127.0.0.1' if url.hostname == 'localhost' else url.hostname}:{url.port}"

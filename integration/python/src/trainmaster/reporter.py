@@ -15,19 +15,11 @@ from ._proto import feed_pb2_grpc, job_pb2
 from .channel import bearer, channel
 from .tally import Outbox, Report, Tally
 from .text import printable
+from .watch import FINAL, FIRST_PAUSE, LAST_PAUSE, Watch
 
 log = logging.getLogger("trainmaster")
 
-_FIRST_PAUSE = 0.1
-_LAST_PAUSE = 3.0
 _CALL_SECONDS = 10.0
-# Errors that a retry would not change.
-_FINAL = (
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.PERMISSION_DENIED,
-)
 
 
 @dataclass(frozen=True)
@@ -65,13 +57,13 @@ class Reporter:
         self._restart_ms: float | None = None
         self._assignment: pb.Assignment | None = None
         self._last_seq: int | None = None
-        self._watch: grpc.Call | None = None
         self._sending = False
         self._hurry = False
         self._closed = False
         self._pid = os.getpid()
-        for name, work in (("trainmaster-report", self._deliver), ("trainmaster-watch", self._listen)):
-            threading.Thread(target=work, name=name, daemon=True).start()
+        threading.Thread(target=self._deliver, name="trainmaster-report", daemon=True).start()
+        request = pb.WatchRequest(job=slot.job, incarnation=slot.incarnation, role=slot.role, index=slot.index)
+        self._watch = Watch(self._stub, request, self._metadata, self._assigned, self._unheard)
 
     @property
     def assignment(self) -> pb.Assignment | None:
@@ -148,8 +140,7 @@ class Reporter:
         with self._lock:
             self._closed = True
             self._wake()
-            if self._watch:
-                self._watch.cancel()
+        self._watch.close()
         self._channel.close()
 
     def _wake(self) -> None:
@@ -171,29 +162,11 @@ class Reporter:
         roles = [peer.slot.role for peer in self._assignment.peers]
         return roles.count(job_pb2.SLOT_ROLE_WORKER), roles.count(job_pb2.SLOT_ROLE_SERVER)
 
-    def _listen(self) -> None:
-        request = pb.WatchRequest(
-            job=self._slot.job, incarnation=self._slot.incarnation, role=self._slot.role, index=self._slot.index
-        )
-        pause = _FIRST_PAUSE
-        while not self._closed:
-            try:
-                stream = self._stub.Watch(request, metadata=self._metadata)
-                with self._lock:
-                    self._watch = stream
-                for assignment in stream:
-                    pause = _FIRST_PAUSE
-                    self._assigned(assignment)
-            except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed
-                log.debug("the feed is away: %s", error)
-                if isinstance(error, grpc.RpcError) and error.code() in _FINAL:
-                    # The feed won't accept reports either. They need not wait for the last sequence number.
-                    with self._lock:
-                        self._last_seq = self._last_seq or 0
-                        self._lock.notify_all()
-            with self._lock:
-                self._lock.wait_for(lambda: self._closed, pause)
-            pause = min(pause * 2, _LAST_PAUSE)
+    def _unheard(self, _: str) -> None:
+        # The feed won't accept reports either. They need not wait for the last sequence number.
+        with self._lock:
+            self._last_seq = self._last_seq or 0
+            self._lock.notify_all()
 
     def _assigned(self, assignment: pb.Assignment) -> None:
         with self._lock:
@@ -204,7 +177,7 @@ class Reporter:
             self._lock.notify_all()
 
     def _deliver(self) -> None:
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         while True:
             with self._lock:
                 self._lock.wait_for(lambda: self._hurry or self._closed, self._interval)
@@ -226,14 +199,14 @@ class Reporter:
             with self._lock:
                 self._sending = False
                 if done:
-                    pause = _FIRST_PAUSE
+                    pause = FIRST_PAUSE
                     if batch:
                         self._outbox.answered(batch)
                     elif ack:
                         self._acks.pop(0)
                 else:
                     self._lock.wait_for(lambda: self._closed, pause)
-                    pause = min(pause * 2, _LAST_PAUSE)
+                    pause = min(pause * 2, LAST_PAUSE)
 
     def _send(self, batch: list[pb.Progress], ack: pb.AcknowledgeRequest | None) -> bool:
         """Sends a batch or an acknowledgement. Returns whether the feed answered, even if it refused."""
@@ -253,7 +226,7 @@ class Reporter:
                 log.debug("the feed ignored a report: %s", printable(reply.reason))
             return True
         except grpc.RpcError as error:
-            if error.code() in _FINAL:
+            if error.code() in FINAL:
                 log.warning("the feed refuses a report: %s", printable(error.details() or ""))
                 return True
             return False

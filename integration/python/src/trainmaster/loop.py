@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
+from . import stop
 from ._proto import feed_pb2, job_pb2
 from .reporter import Reporter, Slot
 from .tally import Report
@@ -19,6 +20,7 @@ _lock = threading.Lock()
 _reporter: Reporter | None = None
 _looked = False
 _last: Report | None = None
+_converged: bool | None = None
 
 # Set in workers on Ray: the context takes the reports and knows whether to stop.
 sink: Callable[[Report], None] | None = None
@@ -66,6 +68,8 @@ def report(
             # Actors on Ray aren't told a batch, so no other one may be chosen.
             sink(dataclasses.replace(progress, batch=None, grad_sqr=None, grad_var=None))
         elif reporter := _find():
+            if _last is None and (milliseconds := _age_ms()):
+                reporter.restarted(milliseconds)
             _last = progress
             reporter.report(progress)
     except Exception as error:
@@ -73,31 +77,50 @@ def report(
 
 
 def finish(converged: bool = False) -> None:
-    """Reports that training is done, which ends the job. In a worker on Ray, return from `run` instead."""
+    """Says that training is done, once the program ends: that report ends the job, with all that still runs.
+
+    In a worker on Ray, return from `run` instead.
+    """
+    global _converged
+    if _converged is None and not sink and _find():
+        _converged = converged
+        # Before the reporter is closed: what was registered last runs first.
+        atexit.register(_finish)
+
+
+def _finish() -> None:
     try:
-        reporter = None if sink else _find()
+        reporter = _find()
         if reporter and _last:
             # Its steps and examples were counted already.
             again = dataclasses.replace(_last, examples=0, steps=None if _last.steps is None else 0)
-            reporter.finish(again, converged)
+            reporter.finish(again, bool(_converged))
             reporter.flush(10.0)
     except Exception as error:
         log.warning("the end of training was not reported: %s", error)
 
 
 def should_stop() -> bool:
-    """Whether to save a checkpoint and exit now, because the job gets another shape or no slots."""
+    """Whether to save a checkpoint and exit now, because the job gets another shape or no slots.
+
+    Call it once a step, on every rank: all get the same answer at the same step. From the first call on, SIGTERM makes
+    this function return true, and doesn't end the program any more.
+    """
     if stopping:
         return stopping()
     try:
-        reporter = _find()
-        if not reporter or not reporter.assignment:
-            return False
-        stop = reporter.assignment.phase == feed_pb2.ASSIGNMENT_PHASE_STOP
-        return stop or reporter.assignment.incarnation != number(os.environ, "TRAINMASTER_INCARNATION", 1)
+        return stop.should_stop(_told_to_stop)
     except Exception as error:
         log.warning("cannot determine whether to stop: %s", error)
         return False
+
+
+def _told_to_stop() -> bool:
+    reporter = _find()
+    if not reporter or not reporter.assignment:
+        return False
+    ends = reporter.assignment.phase == feed_pb2.ASSIGNMENT_PHASE_STOP
+    return ends or reporter.assignment.incarnation != number(os.environ, "TRAINMASTER_INCARNATION", 1)
 
 
 def assigned_batch() -> feed_pb2.Batch | None:
@@ -109,6 +132,17 @@ def assigned_batch() -> feed_pb2.Batch | None:
     # Another incarnation's is for other workers.
     own = assignment.incarnation == number(os.environ, "TRAINMASTER_INCARNATION", 1)
     return assignment.batch if own else None
+
+
+def _age_ms() -> float | None:
+    """The time since the start of this process."""
+    try:
+        with open("/proc/self/stat") as stat, open("/proc/uptime") as uptime:
+            # The name of the program, in parentheses, may have spaces.
+            started = int(stat.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+            return max(float(uptime.read().split()[0]) - started, 0.0) * 1000
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _find() -> Reporter | None:

@@ -1,0 +1,1 @@
+"""Generated from include/trainmaster/v1 by `integration/python/generate`."""

@@ -1,0 +1,211 @@
+"""When to stop: the same answer at the same call on all ranks, though each learns of it at another time.
+
+A rank that has to stop says so in the store of the training processes (`MASTER_ADDR`, `MASTER_PORT`). From then on all
+ranks look at the store in each call. Rank 0 proposes a later call. A rank that comes to that call waits there for the
+decision: to stop, once all ranks have seen the proposal in time, or to go on, if one is beyond it already, as ranks can
+be that only enqueue their steps. Nobody waits for a step that another one hasn't started, because all go on until that
+call.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+log = logging.getLogger("trainmaster")
+
+# Of the keys in the store.
+PREFIX = "trainmaster/stop"
+# How often a rank looks whether another one has to stop, in seconds.
+_PACE = 0.2
+_STORE_TIMEOUT = timedelta(seconds=5)
+# A proposal is for so many calls later; for twice as many after each one that came too late.
+_AHEAD = 3
+# A rank that waits for the decision looks so often, and gives up after so long.
+_TURN = 0.005
+_WAIT = 20.0
+# A rank that has to stop and finds no agreement stops alone after so long.
+_PATIENCE = 5.0
+# An agent of torchrun signals its processes within this time after the first one of the job.
+_SIGNAL_SECONDS = 40.0
+
+
+class Signal:
+    """Whether SIGTERM has arrived. The process goes on, and an earlier handler is called as well."""
+
+    def __init__(self) -> None:
+        self.arrived = False
+        self._before: Any = signal.SIG_DFL
+        # Only the main thread may set handlers. Elsewhere the signal ends the process, as without this.
+        with contextlib.suppress(ValueError):
+            self._before = signal.signal(signal.SIGTERM, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.arrived = True
+        if callable(self._before):
+            self._before(number, frame)
+
+
+class Vote:
+    """The agreement of one rank with the others. `connect` returns the store, and raises while it isn't there.
+
+    Keys of the store:
+
+      asks             the training asks when to stop, so that nothing has to wait for its next checkpoint
+      wanted           some rank has to stop
+      alert/RANK       this rank looks at the store in each call
+      call/N           the call that proposal N is for
+      seen/N/RANK      this rank is not beyond that call
+      late/N           the call of a rank that is
+      decided/N        "stop", or "void"
+    """
+
+    def __init__(self, rank: int, size: int, wants: Callable[[], bool], connect: Callable[[], Any]) -> None:
+        self._rank, self._size, self._wants, self._connect = rank, size, wants, connect
+        self._calls = self._proposal = 0
+        self._alert = False
+        self._since: float | None = None
+        self._closed = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="trainmaster-stop", daemon=True)
+        self._watcher.start()
+        # A thread within PyTorch's code would abort the process when Python ends.
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._watcher.join(2 * _STORE_TIMEOUT.total_seconds())
+
+    def __call__(self) -> bool:
+        """Call it equally often on every rank, such as once a step."""
+        self._calls += 1
+        if self._size < 2:
+            return self._wants()
+        if self._alert:
+            try:
+                return self._agree()
+            except RuntimeError as error:  # PyTorch's error of a store
+                log.warning("the other ranks can't be asked when to stop: %s", error)
+                return self._wants()
+        return self._alone()
+
+    def _alone(self) -> bool:
+        """Without a store, or with ranks that don't ask, there is no agreement. Stopping late would lose more."""
+        if not self._wants():
+            return False
+        self._since = self._since or time.monotonic()
+        if time.monotonic() - self._since < _PATIENCE:
+            return False
+        log.warning("the other ranks don't answer, so this one stops alone")
+        return True
+
+    def _agree(self) -> bool:
+        store, limit = self._store, time.monotonic() + _WAIT
+        while True:
+            if self._rank == 0:
+                self._lead()
+            at = f"call/{self._proposal}"
+            if not store.check([at]):
+                return self._alone()
+            call, decided = int(store.get(at)), f"decided/{self._proposal}"
+            if store.check([decided]):
+                if store.get(decided).decode() == "stop":
+                    return self._calls >= call
+                self._proposal += 1
+                continue
+            if self._calls > call:
+                store.set(f"late/{self._proposal}", str(self._calls))
+                return False
+            store.set(f"seen/{self._proposal}/{self._rank}", "")
+            if self._calls < call:
+                return False
+            if time.monotonic() > limit:
+                log.warning("the other ranks didn't come to the call at which all stop")
+                return True
+            time.sleep(_TURN)
+
+    def _lead(self) -> None:
+        """Proposes a call, and decides."""
+        store, number = self._store, self._proposal
+        if not store.check([f"call/{number}"]):
+            if store.check([f"alert/{rank}" for rank in range(self._size)]):
+                ahead = int(store.get(f"late/{number - 1}")) if number else 0
+                store.set(f"call/{number}", str(max(self._calls, ahead) + (_AHEAD << min(number, 10))))
+        elif store.check([f"decided/{number}"]):
+            return
+        elif store.check([f"late/{number}"]):
+            store.set(f"decided/{number}", "void")
+        elif store.check([f"seen/{number}/{rank}" for rank in range(self._size)]):
+            store.set(f"decided/{number}", "stop")
+
+    def _watch(self) -> None:
+        """Notices that some rank has to stop. Costs a look at the store now and then."""
+        connected = False
+        while not self._alert and not self._closed.wait(_PACE):
+            # Errors: the store isn't there yet, or the training ends.
+            with contextlib.suppress(Exception):
+                if not connected:
+                    self._store = self._connect()
+                    self._store.set("asks", "")
+                    connected = True
+                if self._size < 2:
+                    return
+                if self._wants():
+                    self._store.set("wanted", "")
+                if self._store.check(["wanted"]):
+                    self._store.set(f"alert/{self._rank}", "")
+                    self._alert = True
+
+
+def vote(environment: Mapping[str, str], wants: Callable[[], bool]) -> Callable[[], bool]:
+    """The vote of the training processes of this environment. Without peers, `wants` alone decides."""
+    given = environment.get
+    rank, size = given("RANK", ""), given("WORLD_SIZE", "")
+    address, port = given("MASTER_ADDR"), given("MASTER_PORT", "")
+    if not (rank.isdecimal() and size.isdecimal() and port.isdecimal() and address):
+        return wants
+
+    def connect() -> Any:
+        from torch.distributed import PrefixStore, TCPStore
+
+        # PyTorch's client prints a page of warnings if nobody listens, as in programs that don't use it to communicate.
+        socket.create_connection((address, int(port)), 1).close()
+        store = TCPStore(address, int(port), None, False, _STORE_TIMEOUT, wait_for_workers=False)
+        return PrefixStore(PREFIX, store)
+
+    return Vote(int(rank), int(size), wants, connect)
+
+
+_decide: Callable[[], bool] | None = None
+
+
+def should_stop(told: Callable[[], bool]) -> bool:
+    """Whether all ranks stop now. `told` says whether the scheduler has told this process."""
+    global _decide
+    if _decide is None:
+        terminated = Signal()
+        decide = vote(os.environ, lambda: terminated.arrived or told())
+
+        def wait_for_agent() -> None:
+            # Before its agent stops it, a process that ends with code 0 counts as one that has done all its work.
+            limit = time.monotonic() + _SIGNAL_SECONDS
+            while not terminated.arrived and time.monotonic() < limit:
+                time.sleep(0.01)
+
+        def decide_and_wait() -> bool:
+            if stops := decide():
+                atexit.unregister(wait_for_agent)
+                atexit.register(wait_for_agent)
+            return stops
+
+        _decide = decide_and_wait if "TORCHELASTIC_RUN_ID" in os.environ else decide
+    return _decide()

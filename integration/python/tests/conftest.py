@@ -1,0 +1,22 @@
+"""Fixtures."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from trainmaster.testing import daemon_binary
+
+ROOT = Path(__file__).resolve().parents[3]
+os.environ.setdefault("TRAINMASTER_BIN", str(ROOT / "target/debug/trainmaster"))
+
+
+@pytest.fixture(scope="session")
+def binary() -> str:
+    path = shutil.which(daemon_binary())
+    if not path:
+        pytest.skip(f"{daemon_binary()} is missing: build it with cargo build --bins")
+    return path

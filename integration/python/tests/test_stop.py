@@ -1,0 +1,142 @@
+"""All ranks stop at the same step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from trainmaster import stop
+from trainmaster.testing import wait_for
+
+
+class Store:
+    """A store as PyTorch's, in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        with self._lock:
+            self._values[key] = value
+
+    def get(self, key: str) -> bytes:
+        with self._lock:
+            return self._values[key].encode()
+
+    def check(self, keys: Sequence[str]) -> bool:
+        with self._lock:
+            return all(key in self._values for key in keys)
+
+
+class Steps:
+    """Steps in which a rank waits for others that are more than `ahead` steps behind, as on a device with a queue."""
+
+    def __init__(self, ranks: int, ahead: int) -> None:
+        self._done = [0] * ranks
+        self._ahead = ahead
+        self._turn = threading.Condition()
+
+    def step(self, rank: int) -> None:
+        with self._turn:
+            self._done[rank] += 1
+            self._turn.notify_all()
+            assert self._turn.wait_for(lambda: min(self._done) >= self._done[rank] - self._ahead, 60), "a deadlock"
+
+
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("ahead", [0, 1, 50])
+def test_all_ranks_stop_at_the_same_call(first: int, ahead: int) -> None:
+    store, steps = Store(), Steps(3, ahead)
+    signalled = [threading.Event() for _ in range(3)]
+    stopped: dict[int, int] = {}
+
+    def train(rank: int) -> None:
+        vote = stop.Vote(rank, 3, signalled[rank].is_set, lambda: store)
+        done = 0
+        while not vote():
+            steps.step(rank)
+            # The ranks take turns in being ahead.
+            time.sleep(0.002 if (done // 100) % 3 == rank else 0)
+            done += 1
+        stopped[rank] = done
+        vote.close()
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    signalled[first].set()
+    for thread in threads:
+        thread.join(60)
+    assert len(stopped) == 3
+    assert len(set(stopped.values())) == 1, stopped
+
+
+def test_a_process_without_peers_decides_alone() -> None:
+    said = [False]
+    for environment in (
+        {},
+        {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+        {"RANK": "x"},
+    ):
+        said[0] = False
+        decide = stop.vote(environment, lambda: said[0])
+        assert not decide()
+        said[0] = True
+        assert decide()
+
+
+def test_a_rank_that_finds_no_agreement_stops_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "_PATIENCE", 0.5)
+
+    def away() -> None:
+        raise ImportError("no PyTorch")
+
+    signalled = threading.Event()
+    # Without a store, and with a peer that never asks.
+    for connect in (away, Store):
+        signalled.clear()
+        vote = stop.Vote(0, 2, signalled.is_set, connect)
+        assert not any(vote() for _ in range(1000))
+        signalled.set()
+        wait_for("its end", vote, 60)
+        vote.close()
+
+
+PROGRAM = """
+import time, trainmaster
+print("started", flush=True)
+while not trainmaster.should_stop():
+    print(end="", flush=True)
+    time.sleep(0.01)
+print("saved", flush=True)
+"""
+
+
+def test_sigterm_lets_a_program_save() -> None:
+    sources = str(Path(stop.__file__).parents[1])
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": sources}
+    )
+    assert program.stdout
+    assert program.stdout.readline() == "started\n"
+
+    # The handler is set with the first call.
+    def handles() -> bool:
+        status = Path(f"/proc/{program.pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+    wait_for("the handler", handles, 60)
+    program.terminate()
+    assert program.communicate(timeout=60)[0] == "saved\n"
+    assert program.returncode == 0

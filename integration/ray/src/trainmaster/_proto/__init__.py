@@ -1,1 +1,0 @@
-"""Generated from include/trainmaster/v1 by `integration/ray/generate`."""
