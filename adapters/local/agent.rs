@@ -22,7 +22,7 @@ use super::{
     command::Programs,
     fleet::{Action, Adopted, Exit, Failure, Fleet, Policy, plan::Resolve},
     gpus::Reader,
-    launch::{Launcher, SlotLaunch},
+    launch::{self, Launcher, SlotLaunch},
     logs,
     measure::{self, Measured, Meter, Reading},
     process::{self, Handle, Watch},
@@ -191,6 +191,9 @@ impl Agent {
         }
         measure::forget(&self.state.devices(), id, &record.placement);
         tracing::debug!(slot = %id, ?exit, "ended");
+        let done = launch::done_file(&self.state.job(id.job, &record.name), id);
+        // The name is enough: a program can only say so of itself.
+        let exit = if exit == Exit::Unknown && done.symlink_metadata().is_ok() { Exit::Code(0) } else { exit };
         let detail = detail(&record.log, record.log_start);
         let now = self.now();
         if let Some(note) = self.fleet.exited(now, id, Failure { exit, detail }) {

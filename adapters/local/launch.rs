@@ -1,6 +1,13 @@
 //! Starting the process of a slot, with its folder, log, record and environment.
 
-use std::{collections::BTreeMap, env, ffi::OsString, io, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use trainmaster_core::Role;
 use trainmaster_manager::{Placement, role};
@@ -31,6 +38,12 @@ pub(crate) struct SlotLaunch<'a> {
     pub(crate) placement: &'a Placement,
 }
 
+/// The file that a program creates before it ends with success. After a restart of the adapter, the exit code of a
+/// process that it took over is unknown.
+pub(crate) fn done_file(folder: &Path, id: ProcessId) -> PathBuf {
+    folder.join(format!(".done-{}-{}-{}", id.incarnation, role::name(id.slot.role), id.slot.index))
+}
+
 impl Launcher {
     /// Starts the process. Its record is written before it exists.
     ///
@@ -44,6 +57,10 @@ impl Launcher {
     ) -> io::Result<(Record, Handle, Watch)> {
         let folder = state.job(order.id.job, order.name);
         state.make_job(&folder)?;
+        let done = done_file(&folder, order.id);
+        if done.symlink_metadata().is_ok() {
+            fs::remove_file(done)?;
+        }
         let (log, file, log_start) = logs::open(&state.log(order.id.job, order.name), order.id)?;
         let ranks = self.ports.variables(order.id, order.run);
         let mut record = Record {
@@ -135,6 +152,7 @@ impl Launcher {
         }
         environment.insert("TRAINMASTER_DEVICE_DIR".into(), state.devices().join(&placement.server).into());
         environment.insert("TRAINMASTER_CHECKPOINT_DIR".into(), folder.join("checkpoints").into());
+        environment.insert("TRAINMASTER_DONE_FILE".into(), done_file(folder, *id).into());
         environment.into_iter().collect()
     }
 }

@@ -1,8 +1,9 @@
 //! `trainmaster run`: submits a command as a job, shows what it prints, and ends with it.
 
-use std::{env, io, path::Path};
+use std::{env, io, path::Path, time::Duration};
 
 use clap::Args;
+use rustix::fs::{Access, access};
 use tokio::signal::unix::{SignalKind, signal};
 use toml::{Table, Value};
 use trainmaster_core::{
@@ -35,7 +36,7 @@ pub(crate) struct RunArgs {
     /// Name of the job [default: the script's or program's name and a number]
     #[arg(long)]
     name: Option<String>,
-    /// Numbers of workers with which it can run: 3, or 1:8
+    /// Numbers of workers with which it can run: 3, or 1:8 [default: 1]
     #[arg(long, short = 'n', value_name = "MIN:MAX", value_parser = range)]
     workers: Option<(u32, u32)>,
     /// GPUs of a worker
@@ -56,8 +57,8 @@ pub(crate) struct RunArgs {
     /// Only submit it
     #[arg(long, short)]
     detach: bool,
-    /// The command, such as `torchrun train.py`; it runs in this folder with this environment
-    #[arg(required = true, last = true, value_name = "COMMAND")]
+    /// The command, such as `torchrun train.py`; it runs in this folder, with this PATH
+    #[arg(required_unless_present = "file", last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
@@ -66,11 +67,11 @@ fn range(text: &str) -> Result<(u32, u32), String> {
     let number = |text: &str| text.parse::<u32>().ok().filter(|count| *count > 0);
     match (number(least), number(most)) {
         (Some(least), Some(most)) if least <= most => Ok((least, most)),
-        _ => Err("must be a number of workers, such as 3, or a range, such as 1:8".into()),
+        _ => Err("must be a number of at least 1, such as 3, or a range from fewer to more, such as 1:8".into()),
     }
 }
 
-/// Runs the command. Ctrl-C cancels the job.
+/// Runs the command. Ctrl-C, SIGTERM and a closed terminal cancel the job.
 ///
 /// # Errors
 /// The daemon's. The job is invalid, or ended without success.
@@ -79,9 +80,14 @@ pub(crate) async fn run(args: &RunArgs, server: &ServerArgs, output: Output) -> 
         return Err(Failure::Usage("run shows what a program prints, not JSON; leave --json out".into()));
     }
     let spec = spec(args)?;
+    if let Some(program) = args.command.first().filter(|_| server.is_local()) {
+        look_up(program)?;
+    }
     let daemon = Daemon::connect(server).await?;
     // From here on, a signal cancels the job instead of ending this program.
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let request = SubmitRequest { job: Some(job_from_spec(&spec)), external: None };
     let reply = daemon.jobs().submit(request).await.map_err(|status| daemon.failure(&status).about(&spec.name))?;
     let reply = reply.into_inner();
@@ -91,17 +97,41 @@ pub(crate) async fn run(args: &RunArgs, server: &ServerArgs, output: Output) -> 
         return Ok(());
     }
     tokio::select! {
-        ended = follow(&daemon, server, reply.job, &spec.name) => ended,
-        _ = interrupt.recv() => {
-            let request = CancelRequest { job: reply.job.to_string() };
-            daemon.jobs().cancel(request).await.map_err(|status| daemon.failure(&status))?;
-            Err(Failure::refused(format!("interrupted; job {} is cancelled", reply.job)))
+        ended = follow(daemon, server, reply.job, &spec.name) => return ended,
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
+    let daemon = Daemon::connect(server).await?;
+    let request = CancelRequest { job: reply.job.to_string() };
+    daemon.jobs().cancel(request).await.map_err(|status| daemon.failure(&status))?;
+    Err(Failure::refused(format!("interrupted; job {} is cancelled, and its processes are told to end", reply.job)))
+}
+
+/// Finds a program on this machine, on which the job will start it.
+fn look_up(program: &str) -> Result<(), Failure> {
+    let is_program = |path: &Path| access(path, Access::EXEC_OK).is_ok() && path.is_file();
+    let found = match program.contains('/') {
+        true => is_program(Path::new(program)),
+        false => env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|at| is_program(&at.join(program))),
+    };
+    let problem = format!("{}: there is no such program, in this folder or in PATH", shown(program, 200));
+    if found { Ok(()) } else { Err(Failure::refused(problem)) }
+}
+
+/// Waits for a daemon that went away. The job goes on meanwhile.
+async fn again(server: &ServerArgs, number: u64) -> Daemon {
+    say(&format!("the daemon is away; job {number} goes on, and this waits for the daemon"));
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if let Ok(daemon) = Daemon::connect(server).await {
+            return daemon;
         }
     }
 }
 
 /// Shows the job's output, and changes of its state, until it has ended.
-async fn follow(daemon: &Daemon, server: &ServerArgs, number: u64, name: &str) -> Result<(), Failure> {
+async fn follow(mut daemon: Daemon, server: &ServerArgs, number: u64, name: &str) -> Result<(), Failure> {
     let mut logs = match Logs::of(server, number, name) {
         Ok(logs) => Some(logs),
         Err(why) => {
@@ -109,37 +139,39 @@ async fn follow(daemon: &Daemon, server: &ServerArgs, number: u64, name: &str) -
             None
         }
     };
-    let request = ListRequest { all: true, specs: false };
-    let mut stream = daemon.jobs().watch(request).await.map_err(|status| daemon.failure(&status))?.into_inner();
     let mut before = String::new();
     loop {
-        let reply = tokio::select! {
-            reply = stream.message() => Some(reply.map_err(|status| daemon.failure(&status))?),
-            () = tokio::time::sleep(PACE) => None,
-        };
-        if let Some(logs) = &mut logs {
-            logs.print(&mut io::stdout().lock())?;
-        }
-        let Some(reply) = reply else { continue };
-        let ended =
-            || Failure::Unreachable { address: server.address(), cause: "it has ended; the job goes on".into() };
-        let list = reply.ok_or_else(ended)?;
-        let Some(job) = list.jobs.into_iter().find(|job| job.job == number) else { continue };
-        let now = state(&job);
-        if now != before {
-            say(&format!("job {number}: {now}"));
-            before = now;
-        }
-        if job.ended_ms.is_some() {
+        let request = ListRequest { all: true, specs: false };
+        let stream = daemon.jobs().watch(request).await;
+        let mut stream = stream.map_err(|status| daemon.failure(&status).about(name))?.into_inner();
+        loop {
+            let reply = tokio::select! {
+                reply = stream.message() => Some(reply),
+                () = tokio::time::sleep(PACE) => None,
+            };
             if let Some(logs) = &mut logs {
                 logs.print(&mut io::stdout().lock())?;
-                logs.finish(&mut io::stdout().lock())?;
             }
-            return match job.state.as_str() {
-                "completed" => Ok(()),
-                _ => Err(Failure::refused(format!("job {number} ({name}) has {}", state(&job)))),
-            };
+            let Some(reply) = reply else { continue };
+            let Ok(Some(list)) = reply else { break };
+            let Some(job) = list.jobs.into_iter().find(|job| job.job == number) else { continue };
+            let now = state(&job);
+            if now != before {
+                say(&format!("job {number}: {now}"));
+                before.clone_from(&now);
+            }
+            if job.ended_ms.is_some() {
+                if let Some(logs) = &mut logs {
+                    logs.print(&mut io::stdout().lock())?;
+                    logs.finish(&mut io::stdout().lock())?;
+                }
+                return match job.state.as_str() {
+                    "completed" => Ok(()),
+                    _ => Err(Failure::refused(format!("job {number} ({name}) did not complete"))),
+                };
+            }
         }
+        daemon = again(server, number).await;
     }
 }
 
@@ -203,8 +235,10 @@ fn fill(
     if !worker.keys().any(|key| key.starts_with("gpu") || key == "cpu") {
         worker.insert("cpu".into(), Value::Integer(1));
     }
-    let command = args.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
-    worker.insert("command".into(), Value::String(command));
+    if !args.command.is_empty() {
+        let command = args.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        worker.insert("command".into(), Value::String(command));
+    }
     if let Some(name) = &args.name {
         table.insert("name".into(), Value::String(name.clone()));
     } else if !table.contains_key("name") {
@@ -212,7 +246,6 @@ fn fill(
     }
     table.entry("mode").or_insert_with(|| Value::String("allreduce".into()));
     table.entry("workdir").or_insert_with(|| Value::String(folder.into()));
-    table.entry("checkpoints").or_insert_with(|| Value::String("checkpoints".into()));
     let Value::Table(env) = table.entry("env").or_insert_with(|| Value::Table(Table::new())) else {
         return Err(Failure::refused("env: must be a table of names and values"));
     };
@@ -292,8 +325,8 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (words, said) in [
-            (&["-n", "0", "--", "a"][..], "such as 1:8"),
-            (&["-n", "3:1", "--", "a"], "such as 1:8"),
+            (&["-n", "0", "--", "a"][..], "at least 1"),
+            (&["-n", "3:1", "--", "a"], "from fewer to more"),
             (&["--memory", "16", "--", "a"], "worker.memory"),
             (&["-n", "1:3", "--", "torchrun", "--standalone", "t.py"], "--standalone would make torchrun's agents"),
             (&["--name", "7", "--", "a"], "reads as a job's number"),
@@ -301,6 +334,10 @@ mod tests {
         ] {
             let problem = job(words, "", &[]).unwrap_err();
             assert!(problem.contains(said), "{words:?}: {problem}");
+        }
+        assert!(look_up("sh").is_ok() && look_up("/bin/sh").is_ok());
+        for missing in ["no-such-program", "./sh", "/tmp"] {
+            assert!(look_up(missing).unwrap_err().line().contains("no such program"), "{missing}");
         }
         let long = "x".repeat(20_000);
         assert!(job(&["--env", "A", "--", "a"], "", &[("A", &long)]).unwrap_err().contains("at most 16384"));

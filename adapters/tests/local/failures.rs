@@ -166,6 +166,27 @@ async fn a_killed_adapters_processes_are_adopted() {
 }
 
 #[tokio::test]
+async fn an_adopted_process_can_say_that_it_succeeded() {
+    let state = State::new();
+    let daemon = Daemon::start().await;
+    let adapter = Child::start(&daemon.url(), state.path());
+    let script = "echo $$ > pid-worker-0; until [ -e go ]; do sleep 0.05; done; touch \"$TRAINMASTER_DONE_FILE\"";
+    let plan = || vec![job(1, 1, script).worker(0)];
+    daemon.plan(1, true, plan()).await;
+    let folder = folder(state.path(), 1);
+    pid(&folder, "worker-0").await;
+    adapter.kill().await;
+    let adapter = Adapter::start(&daemon.url(), options(state.path()));
+    daemon.until("the second snapshot", |view| view.snapshots.len() == 2).await;
+    daemon.plan(2, true, plan()).await;
+    fs::write(folder.join("go"), "").unwrap();
+    daemon.until("completion", |view| view.phase(1) == Some(ObservedPhase::Completed)).await;
+    daemon.look(|view| assert_eq!(view.message(1), ""));
+    adapter.end().await;
+    state.has_nothing_left();
+}
+
+#[tokio::test]
 async fn a_process_is_found_that_was_started_but_not_yet_recorded() {
     let state = State::new();
     let daemon = Daemon::start().await;

@@ -80,7 +80,8 @@ impl Launcher {
                 "worker.command",
                 format!(
                     "--{name} would make torchrun's agents choose their peers themselves; leave it out, so that they \
-                     follow the plan, or write launcher = \"none\""
+                     follow the plan. A job may have it with one worker at most, or with launcher = \"none\" in its \
+                     file"
                 ),
             )),
         }
@@ -116,6 +117,8 @@ impl Launcher {
         }
         vec![
             ("PET_RDZV_BACKEND", "trainmaster".to_owned()),
+            // Unused, but without one torchrun warns of a master address that nobody gave.
+            ("PET_RDZV_ENDPOINT", "trainmaster".to_owned()),
             ("PET_RDZV_ID", name.to_owned()),
             ("PET_NNODES", format!("{}:{}", workers.0, workers.1)),
             ("PET_NPROC_PER_NODE", Self::processes(job).unwrap_or(1).to_string()),
@@ -322,7 +325,8 @@ mod tests {
         spec.worker.demand = [("gpu".to_owned(), 8000)].into();
         assert_eq!(
             told(&spec),
-            "PET_MAX_RESTARTS=1000000 PET_NNODES=1:4 PET_NPROC_PER_NODE=8 PET_RDZV_BACKEND=trainmaster PET_RDZV_ID=net"
+            "PET_MAX_RESTARTS=1000000 PET_NNODES=1:4 PET_NPROC_PER_NODE=8 PET_RDZV_BACKEND=trainmaster \
+             PET_RDZV_ENDPOINT=trainmaster PET_RDZV_ID=net"
         );
         spec.resize = Resize::Fixed;
         spec.worker.demand = [("cpu".to_owned(), 500)].into();

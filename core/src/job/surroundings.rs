@@ -33,10 +33,12 @@ impl Surroundings {
             absolute("workdir", folder)?;
             words.push(format!("--chdir={}", quoted(folder)));
         }
-        if let Some(path) = &self.checkpoints {
+        // A command that runs in a folder of its owner writes them there.
+        let there = self.folder.as_ref().map(|_| "checkpoints");
+        if let Some(path) = self.checkpoints.as_deref().or(there) {
             let path = match &self.folder {
                 Some(folder) if !path.starts_with('/') => format!("{folder}/{path}"),
-                _ => path.clone(),
+                _ => path.to_owned(),
             };
             absolute("checkpoints", &path)?;
             words.push(format!("TRAINMASTER_CHECKPOINT_DIR={}", quoted(&path)));
@@ -93,6 +95,8 @@ mod tests {
             r"env --chdir='/a b' TRAINMASTER_CHECKPOINT_DIR='/a b/out' A=1 B='it'\''s' torchrun t.py"
         );
         assert_eq!((found.labels["launcher"].as_str(), found.labels["elastic"].as_str()), ("torchrun", "in_place"));
+        let folder = command("workdir = \"/a\"", "python t.py").unwrap().worker.command;
+        assert_eq!(folder, "env --chdir=/a TRAINMASTER_CHECKPOINT_DIR=/a/checkpoints python t.py");
         let plain = command("env = { A = \"\" }", "python t.py").unwrap();
         assert_eq!(
             (plain.worker.command.as_str(), plain.labels["elastic"].as_str()),

@@ -130,6 +130,7 @@ class Agent:
             "TRAINMASTER_JOB_NAME": "net",
             "TRAINMASTER_INDEX": str(index),
             "TRAINMASTER_CHECKPOINT_DIR": str(folder / "checkpoints"),
+            "TRAINMASTER_DONE_FILE": str(folder / f"done-{index}"),
             "PET_RDZV_BACKEND": "trainmaster",
             "PET_RDZV_ID": "net",
             "PET_NNODES": "1:4",

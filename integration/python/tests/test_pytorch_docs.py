@@ -27,7 +27,7 @@ BLOCKS = dict(re.findall(r"<!-- test: (\w+) -->\n```\w+\n(.*?)```", PAGE, re.DOT
 def daemon(binary: str, tmp_path: Path) -> Iterator[Daemon]:
     (tmp_path / "cluster.toml").write_text('[[server]]\nname = "a"\ncpu = 3\n')
     settings = tmp_path / "daemon.toml"
-    settings.write_text('[scheduler]\nengine = "drf"\nstability = "off"\n[scheduler.parameters]\ninterval = "2s"\n')
+    settings.write_text(BLOCKS["settings"])
     adapter = f"local={tmp_path / 'cluster.toml'}"
     with Daemon(tmp_path, adapter, f"--config={settings}", "--end-jobs") as daemon:
         yield daemon
@@ -67,11 +67,7 @@ class Shell:
 def test_the_script_grows_and_shrinks_and_loses_no_step(daemon: Daemon, tmp_path: Path) -> None:
     # A checkpoint of this script takes so long that nothing is done between its end and the change.
     save = 'os.replace("checkpoints/new.pt", LAST)'
-    script = (
-        BLOCKS["script"]
-        .replace(save, f"{save}; time.sleep(2)")
-        .replace("STEPS, LAST = 24, 300", "STEPS, LAST = 24, 500")
-    )
+    script = BLOCKS["script"].replace(save, f"{save}; time.sleep(2)")
     note = '    with open("steps", "a") as file:\n        file.write(f"{rank} {world} {step}\\n")\n'
     script = script.replace("    step += 1\n", "    step += 1\n" + note)
     (tmp_path / "train.py").write_text(script)
@@ -96,19 +92,23 @@ def test_the_script_grows_and_shrinks_and_loses_no_step(daemon: Daemon, tmp_path
     wait_for("one rank", lambda: worlds() == [3, 1], 120)
     wait_for("the second job to run", lambda: re.search(r"other +running", shell.run(jobs)), 60)
     assert "planned 1w+0p" in shell.run(explain)
+    # Jobs and their `run` survive the daemon.
+    daemon.kill()
+    daemon.start()
     assert other.wait(120) == 0, other.communicate()[0]
     printed, _ = net.communicate(timeout=240)
     assert net.returncode == 0, printed
     assert worlds() == [3, 1, 3], printed
     done = [step for rank, _, step in steps() if rank == 0]
-    assert done[-1] == 500
+    assert done[-1] == 600
     assert all(after == before + 1 for before, after in pairwise(done)), f"steps were lost or done twice: {done}"
     assert "rank 2 of 3 continues at step 0" in printed
     assert re.search(r"trainmaster: job 1: completed", printed), printed
+    assert "trainmaster: the daemon is away; job 1 goes on" in printed
 
 
 def test_the_page_has_what_the_tests_run() -> None:
-    assert list(BLOCKS) == ["script", "run", "second", "report", "stop"]
+    assert list(BLOCKS) == ["settings", "script", "run", "second", "report", "stop"]
     # The lines run in `plain_loop.py` and test_torchrun.py; here they only have to compile.
     compile(BLOCKS["report"], "report", "exec")
     compile("while True:\n" + BLOCKS["stop"], "stop", "exec")

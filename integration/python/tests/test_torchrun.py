@@ -116,6 +116,8 @@ def test_agents_wait_for_a_feed_that_is_away(feed: Feed, start: Start, tmp_path:
     feed.go_away()
     assert (one.code(), two.code()) == (0, 0), one.text() + two.text()
     assert steps(tmp_path)[-1] == (60, 2)
+    # For an adapter that was restarted, and doesn't learn their exit codes.
+    assert sorted(path.name for path in tmp_path.glob("done-*")) == ["done-0", "done-1"]
 
 
 def test_a_script_that_asks_when_to_stop_does_no_step_twice(feed: Feed, start: Start, tmp_path: Path) -> None:
@@ -170,6 +172,7 @@ def test_a_script_that_cannot_run_is_given_up(feed: Feed, start: Start) -> None:
     feed.plan(0)
     agent = start(0, BROKEN="1")
     assert agent.code() == 1
+    assert not list(agent.log.parent.glob("done-*"))
     assert "the training processes failed 3 times in a row, each within 60 s" in agent.text()
 
 

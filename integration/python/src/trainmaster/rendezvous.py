@@ -200,7 +200,7 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
         self._formed: _Formed | None = None
         self._due = False
         self._failures = 0
-        self._closed = False
+        self._closed = self._succeeded = False
         self._refusal = ""
         folder = os.environ.get("TRAINMASTER_CHECKPOINT_DIR")
         self._folder = Path(folder) if folder else None
@@ -252,6 +252,7 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
                 self._acknowledge(meeting, leaving=True)
                 log.info("the plan doesn't name worker %d any more", self._index)
                 # The agent ends with code 0, and calls `shutdown`.
+                self._succeeded = True
                 raise SystemExit(0)
             self._check_size(meeting)
             try:
@@ -264,7 +265,12 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
             return self._begin(formed, rank)
 
     def shutdown(self) -> bool:
-        self._closed = True
+        formed, self._closed = self._formed, True
+        done = os.environ.get("TRAINMASTER_DONE_FILE")
+        with contextlib.suppress(RuntimeError, OSError):
+            # Each failure of training processes has led to a new rendezvous, after which none is in its end.
+            if done and (self._succeeded or (formed and self._ends(formed))):
+                Path(done).touch()
         self._lookout.join(_STORE_TIMEOUT.total_seconds() + 1)
         self._watch.close()
         self._channel.close()
