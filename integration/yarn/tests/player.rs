@@ -91,6 +91,8 @@ impl<'a> Player<'a> {
         let name = job["name"].as_str().unwrap();
         let program = self.site.folder().join("program").to_str().unwrap().to_owned();
         let mut job = job.clone();
+        // In Rust and C, it has no program that a change would start again.
+        job.entry("elastic").or_insert_with(|| "in_place".into());
         for role in ["worker", "server"] {
             if let Some(role) = job.get_mut(role).and_then(|role| role.as_table_mut()) {
                 role.insert("command".into(), program.clone().into());
