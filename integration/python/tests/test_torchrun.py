@@ -274,3 +274,17 @@ def test_a_folder_with_many_files_is_looked_at_in_part(tmp_path: Path, monkeypat
         (tmp_path / f"{at}.pt").write_text("a")
     monkeypatch.setattr("trainmaster.rendezvous._MOST_FILES", 10)
     assert len(Clock(tmp_path)._first) == 10
+    # Also of one with nothing but folders.
+    looked: list[str] = []
+    walk = os.walk
+
+    def counted(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for found in walk(folder):
+            looked.append(found[0])
+            yield found
+
+    monkeypatch.setattr(os, "walk", counted)
+    for at in range(50):
+        (tmp_path / f"empty/{at}").mkdir(parents=True)
+    assert not Clock(tmp_path / "empty").ticks
+    assert len(looked) == 10

@@ -59,7 +59,7 @@ _MOST_FAILURES = 3
 _STEADY_SECONDS = 60.0
 # A checkpoint of several files is complete if none has changed for so long.
 _QUIET_SECONDS = 3.0
-# So many files of a checkpoint folder are looked at.
+# So many files and folders below a checkpoint folder are looked at.
 _MOST_FILES = 2000
 # The value of a round that its agents have left.
 _VOID = "void"
@@ -169,7 +169,8 @@ class Clock:
         for folder, _, names in os.walk(self._folder):
             for name in names[:left]:
                 yield os.path.join(folder, name)
-            left -= len(names)
+            # Folders without files take time, too.
+            left -= len(names) + 1
             if left <= 0:
                 return
 
