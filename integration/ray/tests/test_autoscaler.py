@@ -15,7 +15,7 @@ import pytest
 from trainmaster.testing import Daemon, wait_for
 
 from .autoscaling import AutoscalingCluster, NodeType
-from .conftest import Run
+from .conftest import LONG, Run
 
 pytestmark = pytest.mark.cluster
 
@@ -96,23 +96,23 @@ def daemon(scaling: AutoscalingCluster) -> Iterator[Daemon]:
 
 
 def test_three_jobs_share_the_request(scaling: AutoscalingCluster, daemon: Daemon, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"workers": (1, 1, 1), "epochs": 8, "seconds": 0.1}
+    options: dict[str, Any] = {"workers": (1, 1, 1), "epochs": 8, "seconds": LONG}
     runs = [
         Run(scaling, daemon, tmp_path, "sync", gpu=1, **options),
         Run(scaling, daemon, tmp_path, "async", gpu=1, mode="async", **options),
         Run(scaling, daemon, tmp_path, "reduce", gpu=0, cpu=3, mode="allreduce", **options),
     ]
     wait_for("a request for all", lambda: scaling.slot() == slot(EDGE, CLOUD))
-    seen: set[str] = set()
+    wait_for("nodes for all", lambda: set(scaling.added()) == {"edge", "cloud"}, PATIENCE)
+    for run in runs:
+        run.hurry(0.05)
 
     def ends() -> list[dict[str, Any]]:
-        seen.update(scaling.added())
         found = [document for run in runs if (document := run.document())]
         return found if len(found) == len(runs) else []
 
     documents = wait_for("the jobs to end", ends, PATIENCE)
     assert [document.get("result", document).get("epoch") for document in documents] == [8, 8, 8], documents
-    assert seen == {"edge", "cloud"}
     wait_for("the nodes to go", lambda: not scaling.added())
     assert not scaling.slot()
 

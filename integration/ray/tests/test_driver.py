@@ -19,7 +19,7 @@ from ray.util.placement_group import placement_group_table
 from trainmaster.ray.slots import Slot, read
 from trainmaster.testing import Daemon, wait_for
 
-from .conftest import Run, forget
+from .conftest import LONG, Run, forget
 from .local_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -107,7 +107,7 @@ def plans(cluster: Cluster, daemon: Daemon) -> Iterator[Plans]:
 
 @pytest.mark.minimum
 def test_workers_change_in_place(cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path) -> None:
-    run = Run(cluster, daemon, tmp_path, "live", seconds=0.2, epochs=30)
+    run = Run(cluster, daemon, tmp_path, "live", seconds=LONG, epochs=30)
     number = plans.number("live")
     plans.write(number, "live", 1, 0, {"w0": "n0", "p0": "n0"})
     wait_for("the start", lambda: plans.running(number) == (1, 0, "w0,p0"))
@@ -152,7 +152,7 @@ def test_a_new_incarnation_resumes_from_the_checkpoint(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path, mode: str
 ) -> None:
     servers = 0 if mode == "allreduce" else 1
-    run = Run(cluster, daemon, tmp_path, mode, mode=mode, seconds=0.05, epochs=30, servers=servers, most_servers=2)
+    run = Run(cluster, daemon, tmp_path, mode, mode=mode, seconds=LONG, epochs=30, servers=servers, most_servers=2)
     number = plans.number(mode)
     ps = [{}, {"p0": "n0"}, {"p0-1": "n2"}]
     plans.write(number, mode, 1, 0, {"w0-1": "n0", **ps[servers]})
@@ -162,8 +162,7 @@ def test_a_new_incarnation_resumes_from_the_checkpoint(
     wait_for("the release", lambda: plans.running(number)[2] == "" and not plans.groups(number))
     left_at = max(int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"{mode}/{number}-*/checkpoint-*"))
     # At full speed, some asynchronous workers are ahead of the push that ends the last epoch.
-    if mode != "async":
-        run.hurry()
+    run.hurry(0.05 if mode == "async" else 0)
     plans.write(number, mode, 2, 0, {"w0-2": "n1", **ps[2 * servers]})
     end = run.result()
     assert end["epoch"] == 30
@@ -176,7 +175,7 @@ def test_a_new_incarnation_resumes_from_the_checkpoint(
 def test_a_revision_is_refused_if_its_new_workers_fail(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon, tmp_path, "picky", seconds=0.2, epochs=30, broken=str(tmp_path / "missing"))
+    run = Run(cluster, daemon, tmp_path, "picky", seconds=LONG, epochs=30, broken=str(tmp_path / "missing"))
     number = plans.number("picky")
     plans.write(number, "picky", 1, 0, {"w0": "n0", "p0": "n0"})
     wait_for("the start", lambda: plans.running(number) == (1, 0, "w0,p0"))
@@ -204,7 +203,7 @@ def test_a_revision_is_refused_if_its_new_workers_fail(
 def test_a_job_resumes_elsewhere_after_a_raylets_death(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon, tmp_path, "raylet", seconds=0.05, epochs=15)
+    run = Run(cluster, daemon, tmp_path, "raylet", seconds=LONG, epochs=15)
     number = plans.number("raylet")
     plans.write(number, "raylet", 1, 0, {"w0": "n0", "p0": "n1"})
     wait_for("training", lambda: list(tmp_path.glob(f"raylet/{number}-*/checkpoint-*")))
@@ -231,7 +230,7 @@ def test_a_crashed_worker_restarts_in_its_incarnation(
 def test_a_driver_dies_between_checkpoint_and_recreation(
     cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"seconds": 0.1, "epochs": 20, "on_driver_death": "resume"}
+    options: dict[str, Any] = {"seconds": LONG, "epochs": 20, "on_driver_death": "resume"}
     run = Run(cluster, daemon, tmp_path, "mortal", **options)
     number = plans.number("mortal")
     plans.write(number, "mortal", 1, 0, {"w0": "n0", "p0": "n0"})
@@ -319,7 +318,7 @@ def test_an_error_in_a_users_constructor_fails_the_job(
 
 
 def test_invalid_plans_do_not_stop_a_job(cluster: Cluster, daemon: Daemon, plans: Plans, tmp_path: Path) -> None:
-    run = Run(cluster, daemon, tmp_path, "firm", seconds=0.1, epochs=30)
+    run = Run(cluster, daemon, tmp_path, "firm", seconds=LONG, epochs=30)
     number = plans.number("firm")
     plans.write(number, "firm", 1, 0, {"w0": "n0", "p0": "n0"})
     wait_for("training", lambda: list(tmp_path.glob(f"firm/{number}-*/checkpoint-*")))

@@ -8,7 +8,7 @@ import pytest
 
 from trainmaster.testing import wait_for
 
-from .conftest import Run
+from .conftest import LONG, Run
 from .local_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -35,7 +35,7 @@ def test_a_new_driver_resumes_after_a_heads_death(binary: str, tmp_path: Path) -
     with cluster:
         daemon = cluster.serve()
         jobs = daemon.jobs()
-        run = Run(cluster, daemon, tmp_path, "orphan", epochs=15, seconds=0.2, on_driver_death="resume")
+        run = Run(cluster, daemon, tmp_path, "orphan", epochs=15, seconds=LONG, on_driver_death="resume")
         wait_for("training", lambda: list(tmp_path.glob("orphan/*/checkpoint-*")))
         before = jobs.find("orphan")
         assert before

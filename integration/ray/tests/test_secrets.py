@@ -13,7 +13,7 @@ import pytest
 from trainmaster.ray import gcs
 from trainmaster.testing import wait_for
 
-from .conftest import Run
+from .conftest import LONG, Run
 from .local_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -47,7 +47,7 @@ def test_tokens_are_visible_nowhere(binary: str, tmp_path: Path) -> None:
         daemon = cluster.serve()
         # All users can see the runtime environment.
         env = {"env_vars": {"SEEN": "shown-to-everybody"}}
-        run = Run(cluster, daemon, tmp_path, "quiet", seconds=0.1, epochs=200, runtime_env=env)
+        run = Run(cluster, daemon, tmp_path, "quiet", seconds=LONG, epochs=20, runtime_env=env)
         wait_for("training", lambda: list(tmp_path.glob("quiet/*/checkpoint-*")))
         tokens = {
             "the job's": json.loads((tmp_path / "quiet/trainmaster.json").read_text())["token"],

@@ -15,7 +15,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from trainmaster.channel import Jobs
 from trainmaster.testing import Daemon, wait_for
 
-from .conftest import Run, forget
+from .conftest import LONG, Run, forget
 from .local_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -136,7 +136,7 @@ def test_a_failed_growth_is_refused_and_the_job_continues(
 def test_a_held_job_resumes_from_its_checkpoint_later(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path, mode: str
 ) -> None:
-    run = Run(cluster, daemon, tmp_path, "held", mode=mode, epochs=10, seconds=0.1, resize="fixed")
+    run = Run(cluster, daemon, tmp_path, "held", mode=mode, epochs=10, seconds=LONG, resize="fixed")
     wait_for("training", lambda: list(tmp_path.glob("held/*/checkpoint-*")))
     jobs.pause("held")
     wait_for("the release", lambda: not groups("held", jobs))
@@ -154,7 +154,7 @@ def test_a_held_job_resumes_from_its_checkpoint_later(
 def test_a_driver_dies_between_checkpoint_and_recreation(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon, tmp_path, "mortal", epochs=15, seconds=0.4, on_driver_death="resume")
+    run = Run(cluster, daemon, tmp_path, "mortal", epochs=15, seconds=LONG, on_driver_death="resume")
     wait_for("training", lambda: list(tmp_path.glob("mortal/*/checkpoint-*")))
     rival = Run(cluster, daemon, tmp_path / "rival", "mortal")
     assert "mortal" in wait_for("a refusal", rival.document)["error"]
@@ -187,7 +187,7 @@ def test_a_drivers_death_fails_its_job_unless_it_is_resumable(
 def test_a_job_resumes_elsewhere_after_a_raylets_death(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon, tmp_path, "homeless", epochs=15, seconds=0.1, gpu=1, resize="fixed")
+    run = Run(cluster, daemon, tmp_path, "homeless", epochs=15, seconds=LONG, gpu=1, resize="fixed")
     wait_for("training", lambda: list(tmp_path.glob("homeless/*/checkpoint-*")))
     (group,) = groups("homeless", jobs)
     node = next(node for node in ray.nodes() if node["NodeID"] == group["bundles_to_node_id"][0])
@@ -200,7 +200,7 @@ def test_a_job_resumes_elsewhere_after_a_raylets_death(
 
 
 def test_a_job_survives_the_daemons_restart(cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path) -> None:
-    run = Run(cluster, daemon, tmp_path, "steady", epochs=20, seconds=0.1, resize="fixed")
+    run = Run(cluster, daemon, tmp_path, "steady", epochs=20, seconds=LONG, resize="fixed")
     wait_for("training", lambda: list(tmp_path.glob("steady/*/checkpoint-*")))
     daemon.kill()
     before = _steps(tmp_path)
@@ -229,7 +229,7 @@ def test_an_impossible_demand_is_refused_with_its_numbers(cluster: Cluster, daem
 def test_a_placement_that_others_block_is_retried_later(
     cluster: Cluster, daemon: Daemon, jobs: Jobs, tmp_path: Path
 ) -> None:
-    run = Run(cluster, daemon, tmp_path, "crowded", gpu=1, epochs=15, seconds=0.1, resize="fixed")
+    run = Run(cluster, daemon, tmp_path, "crowded", gpu=1, epochs=15, seconds=LONG, resize="fixed")
     wait_for("training", lambda: list(tmp_path.glob("crowded/*/checkpoint-*")))
     jobs.pause("crowded")
     wait_for("the release", lambda: not groups("crowded", jobs))
