@@ -27,21 +27,21 @@ fn every_engine(cases: u32, shape_rules: bool, check: impl Fn(&Scenario)) {
 
 #[test]
 fn the_rules_hold_under_random_histories() {
-    every_engine(2500, false, |scenario| {
+    every_engine(600, false, |scenario| {
         play(scenario, Options::default());
     });
 }
 
 #[test]
 fn the_rules_hold_under_shape_rules() {
-    every_engine(1000, true, |scenario| {
+    every_engine(250, true, |scenario| {
         play(scenario, Options::default());
     });
 }
 
 #[test]
 fn same_events_same_bytes_with_or_without_the_index() {
-    every_engine(300, false, |scenario| {
+    every_engine(75, false, |scenario| {
         let first = play(scenario, Options::default());
         let again = play(scenario, Options::default());
         assert_eq!(first.decisions, again.decisions);
@@ -57,7 +57,7 @@ fn same_events_same_bytes_with_or_without_the_index() {
 
 #[test]
 fn a_journal_replays_from_any_snapshot() {
-    every_engine(150, false, |scenario| {
+    every_engine(40, false, |scenario| {
         let trace = play(scenario, Options { journal: true, ..Options::default() });
         check_journal(&trace);
         let restored = play(scenario, Options { restore: true, ..Options::default() });

@@ -34,7 +34,10 @@ fn workload(name: &str, seed: u64, jobs: u32) -> Workload {
 }
 
 fn run(engine: &str, workload: &Workload, seed: u64) -> Report {
-    play(workload, &options(engine, seed), &mut ()).unwrap()
+    let mut options = options(engine, seed);
+    let own = engines::find(engine).unwrap().parameters_of(&workload.parameters);
+    options.settings.parameters.extend(own);
+    play(workload, &options, &mut ()).unwrap()
 }
 
 /// Each job has ended or has a reason, times add up, and no server exceeds its capacity.

@@ -81,6 +81,22 @@ impl Entry {
         self.parameters().iter().any(|known| known.name == parameter)
     }
 
+    /// The parameters of an experiment that concern this engine: `name`, if it has one so called, and `engine.name`.
+    pub fn parameters_of(&self, experiment: &BTreeMap<String, Parameter>) -> BTreeMap<String, Parameter> {
+        let mut own = BTreeMap::new();
+        for (key, value) in experiment {
+            let name = match key.split_once('.') {
+                Some((engine, name)) if engine == self.name => name,
+                Some(_) => continue,
+                None => key,
+            };
+            if self.has(name) {
+                own.insert(name.to_owned(), value.clone());
+            }
+        }
+        own
+    }
+
     /// Builds the engine with these parameters and the defaults of the others.
     ///
     /// # Errors

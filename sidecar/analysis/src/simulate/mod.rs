@@ -245,18 +245,7 @@ pub(crate) fn settings(
 ) -> Result<Settings, Failure> {
     let engine = contender.engine.as_str();
     let entry = engines::find(engine).map_err(usage)?;
-    let known = |name: &str| entry.has(name);
-    let mut parameters: BTreeMap<String, Parameter> = BTreeMap::new();
-    for (key, value) in experiment {
-        let name = match key.split_once('.') {
-            Some((of, name)) if of == engine => name,
-            Some(_) => continue,
-            None => key,
-        };
-        if known(name) {
-            parameters.insert(name.into(), value.clone());
-        }
-    }
+    let mut parameters = entry.parameters_of(experiment);
     let mine = sets.iter().filter(|(of, _, _)| *of == contender.name);
     parameters.extend(mine.map(|(_, name, value)| (name.clone(), value.clone())));
     let settings = Settings { engine: engine.into(), parameters, ..base.clone() };
