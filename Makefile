@@ -12,8 +12,9 @@ demo: ## run nine real training jobs on a virtual cluster, under three engines
 test: ## run all tests; print the numbers of tests run and skipped
 	scripts/test
 
-test-all: ## also run long tests: 1,000 kill -9, 2,000 hostile submissions, 10^6 calls from C, and more with the oldest Ray
-	TRAINMASTER_KILLS=1000 TRAINMASTER_SUBMISSIONS=2000 TRAINMASTER_CALLS=500000 TRAINMASTER_RELEASES=all scripts/test
+test-all: ## also run long tests: 1,000 kill -9, 2,000 submissions, 10^6 calls from C, 5 times the histories, old Ray
+	TRAINMASTER_KILLS=1000 TRAINMASTER_SUBMISSIONS=2000 TRAINMASTER_CALLS=500000 TRAINMASTER_RELEASES=all \
+		TRAINMASTER_CASES=5 scripts/test
 
 goldens: ## the golden decisions of every scenario and engine, written again: read the difference
 	BLESS=1 cargo test --locked -p trainmaster-conformance --test golden -- --test-threads 1
