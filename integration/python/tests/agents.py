@@ -36,6 +36,8 @@ class Feed(feed_pb2_grpc.FeedServicer):
         # The last revision that each slot's watchers were sent.
         self.told: dict[int, int] = {}
         self.acknowledged: list[tuple[int, int, bool]] = []
+        self.reported: list[pb.Progress] = []
+        self.checkpoints_ms: list[float] = []
         self._serve(port)
 
     def _serve(self, port: int) -> None:
@@ -112,7 +114,13 @@ class Feed(feed_pb2_grpc.FeedServicer):
                 with self._lock:
                     self.told[request.index] = assignment.revision
 
+    def Report(self, request: pb.ReportRequest, _: Any) -> pb.ReportReply:
+        self.reported.extend(request.progress)
+        return pb.ReportReply(accepted=True)
+
     def Acknowledge(self, request: pb.AcknowledgeRequest, _: Any) -> pb.AcknowledgeReply:
+        if request.checkpoint_ms:
+            self.checkpoints_ms.append(request.checkpoint_ms)
         self.acknowledged.append((request.index, request.revision, request.leaving))
         return pb.AcknowledgeReply()
 

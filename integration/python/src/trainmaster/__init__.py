@@ -6,7 +6,7 @@ Only `trainmaster.ray`, which is imported separately, needs Ray.
 from .batch import AdaptiveBatch
 from .errors import JobError, JobFailed, Refused, TrainmasterError, Unreachable
 from .job import Convergence, Dataset, Job, Partition, Role, SpeedSample, Utility
-from .loop import finish, report, should_stop
+from .loop import finish, report, saved, should_stop
 
 __all__ = [
     "AdaptiveBatch",
@@ -24,5 +24,6 @@ __all__ = [
     "Utility",
     "finish",
     "report",
+    "saved",
     "should_stop",
 ]

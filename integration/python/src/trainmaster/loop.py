@@ -76,6 +76,36 @@ def report(
         log.warning("report dropped: %s", error)
 
 
+def reports() -> bool:
+    """Whether this process is the one whose reports are sent."""
+    try:
+        return bool(sink or _find())
+    except Exception as error:
+        log.warning("cannot report: %s", error)
+        return False
+
+
+def saved(step: int, seconds: float) -> None:
+    """Reports that the checkpoint of this step took so long, which doesn't count as time of training."""
+    try:
+        reporter = None if sink else _find()
+        if reporter:
+            reporter.interrupted()
+            revision = reporter.assignment.revision if reporter.assignment else 0
+            reporter.acknowledge(revision, leaving=False, step=step, checkpoint_ms=seconds * 1000)
+    except Exception as error:
+        log.warning("report of a checkpoint dropped: %s", error)
+
+
+def interrupted() -> None:
+    """Leaves the time until the next report, such as that of an evaluation, out of the time of training."""
+    try:
+        if not sink and (reporter := _find()):
+            reporter.interrupted()
+    except Exception as error:
+        log.warning("an interruption was not reported: %s", error)
+
+
 def finish(converged: bool = False) -> None:
     """Says that training is done, once the program ends: that report ends the job, with all that still runs.
 

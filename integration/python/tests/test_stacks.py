@@ -1,0 +1,86 @@
+"""Training loops of several libraries grow and shrink, and no example of an epoch is lost or trained twice."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from trainmaster.testing import wait_for
+
+pytest.importorskip("torch")
+
+from .agents import Agent, Feed, began
+from .stacks.common import BATCH, EPOCHS, EXAMPLES
+
+HERE = Path(__file__).parent
+#: Each one's library. Those that aren't installed are tested by `make test-all`.
+NEEDS = {"plain": "torch", "fsdp": "torch", "hf": "transformers", "lightning": "lightning"}
+STACKS = [stack for stack, library in NEEDS.items() if find_spec(library)]
+
+
+@pytest.fixture
+def feed() -> Iterator[Feed]:
+    feed = Feed()
+    yield feed
+    feed.go_away()
+
+
+def start(feed: Feed, folder: Path, stack: str, index: int) -> Agent:
+    path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
+    return Agent(feed, folder, index, str(HERE / f"stacks/train_{stack}.py"), PYTHONPATH=path)
+
+
+def worlds(folder: Path) -> list[int]:
+    """The world sizes that rank 0 saw."""
+    return [world for rank, world, _ in began(folder) if rank == 0]
+
+
+def trained(folder: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in folder.glob("trained-*"))
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_each_example_is_trained_once_an_epoch(feed: Feed, tmp_path: Path, stack: str) -> None:
+    agents: list[Agent] = []
+
+    def change(*indices: int) -> None:
+        """Plans these workers, and waits until all train."""
+        known = len(agents)
+        feed.plan(*indices)
+        agents.extend(start(feed, tmp_path, stack, index) for index in indices if index >= known)
+        wait_for(f"{len(indices)} ranks", lambda: worlds(tmp_path)[-1:] == [len(indices)], 240)
+        before = trained(tmp_path)
+        wait_for("steps", lambda: trained(tmp_path) > before + 3 * BATCH, 240)
+
+    try:
+        change(0)
+        change(0, 1, 2)
+        change(0)
+        assert [agent.code() for agent in agents[1:]] == [0, 0], [agent.text() for agent in agents[1:]]
+        (tmp_path / "hurry").touch()
+        assert agents[0].code() == 0, agents[0].text()
+    finally:
+        for agent in agents:
+            agent.end()
+    steps = -(-EXAMPLES // BATCH) * EPOCHS
+    assert (tmp_path / "complete").read_text() == str(steps), agents[0].text()
+    assert worlds(tmp_path) == [1, 3, 1]
+    starts = [step for rank, _, step in began(tmp_path) if rank == 0]
+    assert 0 == starts[0] < starts[1] < starts[2] < steps
+    # Rank 0 reports.
+    assert feed.reported[-1].step == steps
+    assert feed.reported[-1].epoch == EPOCHS
+    assert feed.reported[-1].steps_per_epoch == EXAMPLES // BATCH
+    assert feed.reported[-1].finished
+    assert sum(progress.examples for progress in feed.reported) == EXAMPLES * EPOCHS
+    losses = [progress.loss for progress in feed.reported if progress.HasField("loss")]
+    assert losses[-1] < losses[0] / 2
+    assert sum(progress.restart_ms > 0 for progress in feed.reported) == 3
+    assert len(feed.checkpoints_ms) == 2
+    counts = Counter(int(line) for path in tmp_path.glob("trained-*") for line in path.read_text().splitlines())
+    assert counts == dict.fromkeys(range(EXAMPLES), EPOCHS), {at: n for at, n in counts.items() if n != EPOCHS}
