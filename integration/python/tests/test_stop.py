@@ -32,6 +32,11 @@ class Store:
         with self._lock:
             return self._values[key].encode()
 
+    def add(self, key: str, count: int) -> int:
+        with self._lock:
+            self._values[key] = str(int(self._values.get(key, "0")) + count)
+            return int(self._values[key])
+
     def check(self, keys: Sequence[str]) -> bool:
         with self._lock:
             return all(key in self._values for key in keys)
@@ -79,6 +84,34 @@ def test_all_ranks_stop_at_the_same_call(first: int, ahead: int) -> None:
         thread.join(60)
     assert len(stopped) == 3
     assert len(set(stopped.values())) == 1, stopped
+
+
+def test_slow_steps_leave_no_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A step takes longer than a rank waits for others that don't ask, and rank 1 is always a little ahead.
+    monkeypatch.setattr(stop, "_PATIENCE", 0.3)
+    store, steps = Store(), Steps(2, 0)
+    signalled = threading.Event()
+    stopped: dict[int, int] = {}
+
+    def train(rank: int) -> None:
+        vote = stop.Vote(rank, 2, signalled.is_set, lambda: store)
+        done = 0
+        while not vote():
+            time.sleep(0.5 if rank else 0.55)
+            steps.step(rank)
+            done += 1
+            if done == 2:
+                signalled.set()
+        stopped[rank] = done
+        vote.close()
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(stopped) == 2
+    assert stopped[0] == stopped[1] <= 5, stopped
 
 
 def test_a_process_without_peers_decides_alone() -> None:

@@ -19,11 +19,13 @@ class TrainerCallback(transformers.TrainerCallback):
     """Reports loss, speed and epochs, and stops the training at a checkpoint when the scheduler changes the job.
 
     Then the process ends with code 0 in `train`: what the script does after the training isn't done before it is
-    complete. The job's other processes end at the same step.
+    complete. The job's other processes end at the same step, without an evaluation that is due then. Outside of
+    Trainmaster, it does nothing.
     """
 
     def __init__(self) -> None:
-        self._stops = False
+        # Whether to stop after this step, and whether its checkpoint is the one to stop at.
+        self._asked = self._stops = False
         self._reported = 0
         # When a checkpoint, if one follows, began.
         self._since = 0.0
@@ -40,9 +42,14 @@ class TrainerCallback(transformers.TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._report(args, state, None)
-        if loop.should_stop():
+        self._ask()
+        if self._asked and state.global_step < state.max_steps:
             self._stops = control.should_save = True
+            control.should_evaluate = False
         self._since = time.monotonic()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._ask()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         loop.interrupted()
@@ -53,8 +60,10 @@ class TrainerCallback(transformers.TrainerCallback):
         if self._stops:
             raise SystemExit(0)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        loop.finish()
+    def _ask(self) -> None:
+        # Equally often in all processes, and once more is enough.
+        if loop.is_job() and loop.should_stop():
+            self._asked = True
 
     def _report(self, args: Any, state: Any, loss: float | None) -> None:
         steps_per_epoch = round(state.max_steps / args.num_train_epochs) if args.num_train_epochs > 0 else 0

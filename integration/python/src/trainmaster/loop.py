@@ -76,6 +76,11 @@ def report(
         log.warning("report dropped: %s", error)
 
 
+def is_job() -> bool:
+    """Whether Trainmaster started this program."""
+    return bool(stopping or os.environ.get("TRAINMASTER_JOB"))
+
+
 def reports() -> bool:
     """Whether this process is the one whose reports are sent."""
     try:

@@ -460,8 +460,12 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
             newest.rank(slot) is not None and (slot, at) not in newest.agents for slot, at in formed.meeting.agents
         )
         limit = self._grace * _HOLD_PART if formed.meeting.leaves(newest) and self._grace else _HOLD_SECONDS
-        asks = PrefixStore(stop.PREFIX, formed.processes).check(["asks"])
-        if broken or asks or not clock.ticks or clock.edge(now) or now - since >= limit:
+        # Agents signal all that a training process started, such as processes that load data. A training that asks when
+        # to stop is told before, and comes to its end with them.
+        done = stop.all_end(PrefixStore(stop.PREFIX, formed.processes))
+        if done is None:
+            done = not clock.ticks or clock.edge(now)
+        if broken or done or now - since >= limit:
             formed.room.set(key, "")
             return True
         return False

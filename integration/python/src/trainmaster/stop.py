@@ -26,18 +26,22 @@ log = logging.getLogger("trainmaster")
 
 # Of the keys in the store.
 PREFIX = "trainmaster/stop"
+# Agents read and write these.
+_ASKS, _WANTED, _SIZE, _ENDED = "asks", "wanted", "size", "ended"
 # How often a rank looks whether another one has to stop, in seconds.
 _PACE = 0.2
 _STORE_TIMEOUT = timedelta(seconds=5)
-# A proposal is for so many calls later; for twice as many after each one that came too late.
-_AHEAD = 3
+# A proposal is for so many calls later, because a step can take long; for twice as many after each one that came too
+# late.
+_AHEAD = 1
 # A rank that waits for the decision looks so often, and gives up after so long.
 _TURN = 0.005
 _WAIT = 20.0
 # A rank that has to stop and finds no agreement stops alone after so long.
 _PATIENCE = 5.0
-# An agent of torchrun signals its processes within this time after the first one of the job.
-_SIGNAL_SECONDS = 40.0
+# An agent of torchrun signals its processes within this time after the first one is at its end. It waits a minute at
+# most for the others.
+_SIGNAL_SECONDS = 75.0
 
 
 class Signal:
@@ -46,14 +50,26 @@ class Signal:
     def __init__(self) -> None:
         self.arrived = False
         self._before: Any = signal.SIG_DFL
+
+    def install(self, alone: bool = False) -> None:
+        """Sets the handler, if another one is set. `alone`: that one isn't called."""
         # Only the main thread may set handlers. Elsewhere the signal ends the process, as without this.
         with contextlib.suppress(ValueError):
-            self._before = signal.signal(signal.SIGTERM, self._handle)
+            if (before := signal.getsignal(signal.SIGTERM)) != self._handle:
+                self._before = signal.SIG_DFL if alone else before
+                signal.signal(signal.SIGTERM, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.arrived = True
+        _let_children_end()
         if callable(self._before):
             self._before(number, frame)
+
+
+def _let_children_end() -> None:
+    """PyTorch raises an error in the training loop when a process that loads data ends by the signal that all get."""
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 class Vote:
@@ -62,7 +78,8 @@ class Vote:
     Keys of the store:
 
       asks             the training asks when to stop, so that nothing has to wait for its next checkpoint
-      wanted           some rank has to stop
+      wanted           some rank has to stop, or an agent waits for the end of all
+      size, ended      the number of ranks, and of those at their end
       alert/RANK       this rank looks at the store in each call
       call/N           the call that proposal N is for
       seen/N/RANK      this rank is not beyond that call
@@ -89,7 +106,7 @@ class Vote:
         """Call it equally often on every rank, such as once a step."""
         self._calls += 1
         if self._size < 2:
-            return self._wants()
+            return self._alert or self._wants()
         if self._alert:
             try:
                 return self._agree()
@@ -97,6 +114,12 @@ class Vote:
                 log.warning("the other ranks can't be asked when to stop: %s", error)
                 return self._wants()
         return self._alone()
+
+    def ended(self) -> None:
+        """Says that this rank is at its end, if all stop."""
+        with contextlib.suppress(Exception):
+            if self._alert:
+                self._store.add(_ENDED, 1)
 
     def _alone(self) -> bool:
         """Without a store, or with ranks that don't ask, there is no agreement. Stopping late would lose more."""
@@ -115,7 +138,9 @@ class Vote:
                 self._lead()
             at = f"call/{self._proposal}"
             if not store.check([at]):
-                return self._alone()
+                # If all look at the store, rank 0 proposes in its next call, however long a step takes.
+                all_look = store.check([f"alert/{rank}" for rank in range(self._size)])
+                return False if all_look else self._alone()
             call, decided = int(store.get(at)), f"decided/{self._proposal}"
             if store.check([decided]):
                 if store.get(decided).decode() == "stop":
@@ -155,15 +180,25 @@ class Vote:
             with contextlib.suppress(Exception):
                 if not connected:
                     self._store = self._connect()
-                    self._store.set("asks", "")
+                    self._store.set(_SIZE, str(self._size))
+                    self._store.set(_ASKS, "")
                     connected = True
-                if self._size < 2:
-                    return
                 if self._wants():
-                    self._store.set("wanted", "")
-                if self._store.check(["wanted"]):
+                    self._store.set(_WANTED, "")
+                if self._store.check([_WANTED]):
                     self._store.set(f"alert/{self._rank}", "")
                     self._alert = True
+
+
+def all_end(store: Any) -> bool | None:
+    """For agents: makes all ranks stop after the same step, and says whether they are at their end.
+
+    None if they don't ask. `store` is that of the training processes, with the prefix.
+    """
+    if not store.check([_ASKS]):
+        return None
+    store.set(_WANTED, "")
+    return int(store.add(_ENDED, 0)) >= int(store.get(_SIZE))
 
 
 def vote(environment: Mapping[str, str], wants: Callable[[], bool]) -> Callable[[], bool]:
@@ -185,20 +220,31 @@ def vote(environment: Mapping[str, str], wants: Callable[[], bool]) -> Callable[
     return Vote(int(rank), int(size), wants, connect)
 
 
+_terminated = Signal()
 _decide: Callable[[], bool] | None = None
+
+
+def take_sigterm() -> None:
+    """Makes SIGTERM only set that this process has to stop. The handler that is set now isn't called any more."""
+    _terminated.install(alone=True)
 
 
 def should_stop(told: Callable[[], bool]) -> bool:
     """Whether all ranks stop now. `told` says whether the scheduler has told this process."""
     global _decide
     if _decide is None:
-        terminated = Signal()
-        decide = vote(os.environ, lambda: terminated.arrived or told())
+        _terminated.install()
+        decide = vote(os.environ, lambda: _terminated.arrived or told())
 
         def wait_for_agent() -> None:
+            _let_children_end()
+            if isinstance(decide, Vote):
+                decide.ended()
             # Before its agent stops it, a process that ends with code 0 counts as one that has done all its work.
+            # A library may have set another handler meanwhile.
+            _terminated.install(alone=True)
             limit = time.monotonic() + _SIGNAL_SECONDS
-            while not terminated.arrived and time.monotonic() < limit:
+            while not _terminated.arrived and time.monotonic() < limit:
                 time.sleep(0.01)
 
         def decide_and_wait() -> bool:

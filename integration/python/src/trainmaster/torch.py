@@ -42,7 +42,10 @@ def accumulation(batch: int, each: int, world: int | None = None) -> int:
         raise ValueError(f"batch: {batch}, each: {each} and the number of processes, {world}, must be 1 or more")
     passes, left = divmod(batch, each * world)
     if left or not passes:
-        raise ValueError(f"batch: {batch} must be a multiple of {each * world}, {world} processes with {each} each")
+        raise ValueError(
+            f"batch: {batch} must be a multiple of {each * world}, {world} processes with {each} each; "
+            "`sizes` in the job file says which numbers of workers there may be"
+        )
     return passes
 
 
@@ -87,12 +90,12 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """The rest of the present epoch."""
-        order = list(range(self.length))
+        # 8 bytes an example.
+        order = torch.arange(self.length)
         if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed + self.epoch)
-            order = torch.randperm(self.length, generator=generator).tolist()
+            order = torch.randperm(self.length, generator=torch.Generator().manual_seed(self.seed + self.epoch))
         for at in range(self.done, len(self)):
-            batch = order[at * self.batch : (at + 1) * self.batch]
+            batch = order[at * self.batch : (at + 1) * self.batch].tolist()
             # All processes take part in a step: a last batch with fewer examples than processes repeats some.
             if len(batch) < self.world:
                 batch = (batch * self.world)[: self.world]
@@ -110,11 +113,18 @@ class ElasticBatchSampler(Sampler[list[int]]):
         """The batches that were trained since the start of the job."""
         return self.epoch * len(self) + self.done
 
-    def state_dict(self) -> dict[str, int]:
-        """What a checkpoint needs. It is the same in all processes."""
+    @property
+    def trained(self) -> int:
+        """The examples of the batch that was counted last."""
+        at = (self.done or len(self)) - 1
+        return min(self.batch, self.length - at * self.batch)
+
+    def state_dict(self, trained: int = 0) -> dict[str, int]:
+        """What a checkpoint needs. It is the same in all processes. `trained` batches more count as trained."""
+        epoch, done = divmod(self.step + trained, len(self))
         return {
-            "epoch": self.epoch,
-            "done": self.done,
+            "epoch": epoch,
+            "done": done,
             "length": self.length,
             "batch": self.batch,
             "seed": self.seed,
@@ -133,33 +143,16 @@ class ElasticBatchSampler(Sampler[list[int]]):
         self.epoch, self.done = epoch, done
 
 
-_steps = 0
-
-
-def report(
-    loss: torch.Tensor | float | None,
-    sampler: ElasticBatchSampler | None = None,
-    *,
-    step: int | None = None,
-    examples: int = 0,
-) -> None:
+def report(loss: torch.Tensor | float | None, at: ElasticBatchSampler | int, *, examples: int = 0) -> None:
     """Reports a step and its loss, like `trainmaster.report`. Call it after each optimizer step.
 
-    With a sampler, step, examples and epoch are its own. Otherwise `step` counts from the start of the job; without it,
-    this process's calls are counted, and each restart begins at 0. Only the process that reports waits for the loss.
+    `at` is the sampler, after `advance`, or the number of steps since the start of the job, across restarts. Only the
+    process that reports waits for the loss.
     """
-    global _steps
-    _steps += 1
     if not loop.reports():
         return
-    value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
-    if sampler is None:
-        loop.report(step=_steps if step is None else step, loss=value, examples=examples)
+    value = loss.item() if isinstance(loss, torch.Tensor) else loss
+    if isinstance(at, int):
+        loop.report(step=at, loss=value, examples=examples)
         return
-    loop.report(
-        step=sampler.step,
-        loss=value,
-        examples=examples or sampler.batch,
-        epoch=sampler.epoch,
-        steps_per_epoch=len(sampler),
-    )
+    loop.report(step=at.step, loss=value, examples=examples or at.trained, epoch=at.epoch, steps_per_epoch=len(at))

@@ -70,8 +70,6 @@ def train() -> bool:
 
 while sampler.epoch < EPOCHS and train():
     pass
-if sampler.epoch == EPOCHS:
-    trainmaster.finish()
-    if dist.get_rank() == 0:
-        Path("complete").write_text(str(sampler.step))
+if sampler.epoch == EPOCHS and dist.get_rank() == 0:
+    Path("complete").write_text(str(sampler.step))
 dist.destroy_process_group()

@@ -6,7 +6,7 @@ import transformers
 
 import trainmaster.hf
 import trainmaster.torch
-from tests.stacks.common import BATCH, EPOCHS, Net, Numbers, began
+from tests.stacks.common import BATCH, EPOCHS, WHOLE, Net, Numbers, began
 
 arguments = transformers.TrainingArguments(
     "checkpoints",
@@ -24,7 +24,9 @@ arguments = transformers.TrainingArguments(
     report_to=[],
     disable_tqdm=True,
 )
-trainer = transformers.Trainer(Net(), arguments, train_dataset=Numbers(), callbacks=[trainmaster.hf.TrainerCallback()])
+trainer = transformers.Trainer(
+    Net(), arguments, train_dataset=Numbers(WHOLE), callbacks=[trainmaster.hf.TrainerCallback()]
+)
 last = trainmaster.hf.last_checkpoint("checkpoints")
 began(int(last.rpartition("-")[2]) if last else 0)
 trainer.train(resume_from_checkpoint=last)

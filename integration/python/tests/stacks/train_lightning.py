@@ -27,10 +27,10 @@ class Model(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
-    def train_dataloader(self) -> DataLoader[dict[str, Any]]:
-        return DataLoader(Numbers(), batch_sampler=trainmaster.torch.ElasticBatchSampler(EXAMPLES, BATCH))
 
-
+sampler = trainmaster.torch.ElasticBatchSampler(EXAMPLES, BATCH)
+# A process of its own draws from the sampler in advance.
+loader = DataLoader(Numbers(), batch_sampler=sampler, num_workers=1)
 trainer = Trainer(
     accelerator="cpu",
     strategy="ddp",
@@ -38,9 +38,9 @@ trainer = Trainer(
     use_distributed_sampler=False,
     enable_progress_bar=False,
     logger=False,
-    callbacks=[trainmaster.lightning.Callback()],
+    callbacks=[trainmaster.lightning.Callback(sampler)],
     **trainmaster.lightning.processes(),
 )
-trainer.fit(Model())
+trainer.fit(Model(), loader, ckpt_path=trainmaster.lightning.last_checkpoint())
 if trainer.is_global_zero:
     Path("complete").write_text(str(trainer.global_step))

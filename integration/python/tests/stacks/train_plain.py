@@ -16,7 +16,8 @@ LAST = Path("checkpoints/last.pt")
 
 dist.init_process_group("gloo")
 sampler = trainmaster.torch.ElasticBatchSampler(EXAMPLES, BATCH)
-loader = DataLoader(Numbers(), batch_sampler=sampler)
+# Agents signal the processes that load data, too.
+loader = DataLoader(Numbers(), batch_sampler=sampler, num_workers=1)
 model = DistributedDataParallel(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 if LAST.exists():
@@ -49,5 +50,4 @@ while sampler.epoch < EPOCHS and train():
     pass
 if sampler.epoch == EPOCHS and dist.get_rank() == 0:
     Path("complete").write_text(str(sampler.step))
-    trainmaster.finish()
 dist.destroy_process_group()
