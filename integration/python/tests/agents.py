@@ -53,6 +53,15 @@ class Feed(feed_pb2_grpc.FeedServicer):
             self.planned = list(indices)
             self._tell()
 
+    def pretend(self, index: int, there: bool) -> None:
+        """Makes a slot's agent appear that isn't one, or vanish."""
+        with self._lock:
+            if there:
+                self._addresses[index] = ("127.0.0.1:1", queue.Queue())
+            else:
+                del self._addresses[index]
+            self._tell()
+
     def address(self, index: int) -> str:
         with self._lock:
             return self._address(index)

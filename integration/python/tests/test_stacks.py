@@ -1,4 +1,4 @@
-"""Training loops of several libraries grow and shrink, and no example of an epoch is lost or trained twice."""
+"""Training loops of several libraries grow, shrink and move, and no example of an epoch is lost or trained twice."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def feed() -> Iterator[Feed]:
     feed.go_away()
 
 
-def start(feed: Feed, folder: Path, stack: str, index: int) -> Agent:
+def start(feed: Feed, folder: Path, stack: str, index: int, **environment: str) -> Agent:
     path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
-    return Agent(feed, folder, index, str(HERE / f"stacks/train_{stack}.py"), PYTHONPATH=path)
+    return Agent(feed, folder, index, str(HERE / f"stacks/train_{stack}.py"), PYTHONPATH=path, **environment)
 
 
 def worlds(folder: Path) -> list[int]:
@@ -62,19 +62,29 @@ def test_each_example_is_trained_once_an_epoch(feed: Feed, tmp_path: Path, stack
     try:
         change(0)
         change(0, 1, 2)
-        change(0)
-        assert [agent.code() for agent in agents[1:]] == [0, 0], [agent.text() for agent in agents[1:]]
+        change(0, 1)
+        assert agents[2].code() == 0, agents[2].text()
+        # Moved: the scheduler ends the agents, and starts others. The batches that are loaded don't last for long.
+        (tmp_path / "quick").touch()
+        for agent in agents[:2]:
+            agent.process.terminate()
+        for agent in agents[:2]:
+            agent.process.wait(120)
+        feed.incarnation = 2
+        agents.extend(start(feed, tmp_path, stack, index, TRAINMASTER_INCARNATION="2") for index in (3, 4))
+        feed.plan(3, 4)
+        wait_for("the move", lambda: len(worlds(tmp_path)) == 4, 240)
         (tmp_path / "hurry").touch()
-        assert agents[0].code() == 0, agents[0].text()
+        assert [agent.code() for agent in agents[3:]] == [0, 0], agents[3].text()
     finally:
         for agent in agents:
             agent.end()
     examples = WHOLE if stack == "hf" else EXAMPLES
     steps = -(-examples // BATCH) * EPOCHS
     assert (tmp_path / "complete").read_text() == str(steps), agents[0].text()
-    assert worlds(tmp_path) == [1, 3, 1]
+    assert worlds(tmp_path) == [1, 3, 2, 2]
     starts = [step for rank, _, step in began(tmp_path) if rank == 0]
-    assert 0 == starts[0] < starts[1] < starts[2] < steps
+    assert 0 == starts[0] < starts[1] < starts[2] < starts[3] < steps
     # Rank 0 reports.
     assert feed.reported[-1].step == steps
     assert feed.reported[-1].epoch == EPOCHS
@@ -82,7 +92,7 @@ def test_each_example_is_trained_once_an_epoch(feed: Feed, tmp_path: Path, stack
     assert sum(progress.examples for progress in feed.reported) == examples * EPOCHS
     losses = [progress.loss for progress in feed.reported if progress.HasField("loss")]
     assert losses[-1] < losses[0] / 2
-    assert sum(progress.restart_ms > 0 for progress in feed.reported) == 3
-    assert len(feed.checkpoints_ms) == 2
+    assert sum(progress.restart_ms > 0 for progress in feed.reported) == 4
+    assert len(feed.checkpoints_ms) == 3
     counts = Counter(int(line) for path in tmp_path.glob("trained-*") for line in path.read_text().splitlines())
     assert counts == dict.fromkeys(range(examples), EPOCHS), {at: n for at, n in counts.items() if n != EPOCHS}

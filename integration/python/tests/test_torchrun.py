@@ -122,16 +122,7 @@ def test_agents_wait_for_a_feed_that_is_away(feed: Feed, start: Start, tmp_path:
 
 def test_a_script_that_asks_when_to_stop_does_no_step_twice(feed: Feed, start: Start, tmp_path: Path) -> None:
     """Four lines more than in `ddp.py`, and no checkpoints but at changes."""
-    text = SCRIPT.read_text()
-    for before, after in [
-        ("import torch\n", "import torch\nimport trainmaster\n"),
-        ("        if rank == 0:\n", "        leave = trainmaster.should_stop()\n        if rank == 0:\n"),
-        ("            if step % EVERY == 0:\n", "            if leave:\n"),
-        ("    dist.destroy", "        if leave:\n            break\n    dist.destroy"),
-    ]:
-        assert before in text
-        text = text.replace(before, after, 1)
-    (tmp_path / "stops.py").write_text(text)
+    (tmp_path / "stops.py").write_text(asking())
     feed.plan(0)
     start(0, "stops.py")
     alone = wait_for_world(tmp_path, 1)
@@ -143,6 +134,39 @@ def test_a_script_that_asks_when_to_stop_does_no_step_twice(feed: Feed, start: S
     wait_for_world(tmp_path, 1, grown)
     done = [step for step, _ in steps(tmp_path)]
     assert all(after == before + 1 for before, after in pairwise(done)), f"steps were lost or done twice: {done}"
+
+
+def test_a_training_that_stopped_goes_on_if_the_change_is_withdrawn(feed: Feed, start: Start, tmp_path: Path) -> None:
+    slow = '            if leave:\n                Path("saving").touch()\n                time.sleep(3)\n'
+    (tmp_path / "stops.py").write_text(asking().replace("            if leave:\n", slow, 1))
+    feed.plan(0)
+    agent = start(0, "stops.py")
+    wait_for_world(tmp_path, 1)
+    feed.pretend(1, True)
+    feed.plan(0, 1)
+    wait_for("the checkpoint", (tmp_path / "saving").exists, 60)
+    feed.pretend(1, False)
+    wait_for("the end of the training", lambda: not agent.training(), 60)
+    before = len(steps(tmp_path))
+    feed.plan(0)
+    wait_for_world(tmp_path, 1, before)
+    assert agent.process.poll() is None, agent.text()
+    done = [step for step, _ in steps(tmp_path)]
+    assert all(after == before + 1 for before, after in pairwise(done)), f"steps were lost or done twice: {done}"
+
+
+def asking() -> str:
+    """The script with the line that asks when to stop."""
+    text = SCRIPT.read_text()
+    for before, after in [
+        ("import torch\n", "import torch\nimport trainmaster\n"),
+        ("        if rank == 0:\n", "        leave = trainmaster.should_stop()\n        if rank == 0:\n"),
+        ("            if step % EVERY == 0:\n", "            if leave:\n"),
+        ("    dist.destroy", "        if leave:\n            break\n    dist.destroy"),
+    ]:
+        assert before in text
+        text = text.replace(before, after, 1)
+    return text
 
 
 UNEVEN = """

@@ -12,7 +12,7 @@ from typing import Any
 
 import transformers
 
-from . import loop
+from . import loop, stop
 
 
 class TrainerCallback(transformers.TrainerCallback):
@@ -59,6 +59,9 @@ class TrainerCallback(transformers.TrainerCallback):
         loop.saved(state.global_step, time.monotonic() - self._since)
         if self._stops:
             raise SystemExit(0)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        stop.complete()
 
     def _ask(self) -> None:
         # Equally often in all processes, and once more is enough.

@@ -55,7 +55,7 @@ class Callback(lightning.pytorch.Callback):
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         self._take_sigterm()
-        if self._sampler and trainer.limit_train_batches != 1.0:
+        if self._sampler and loop.is_job() and trainer.limit_train_batches != 1.0:
             raise ValueError(f"limit_train_batches: {trainer.limit_train_batches} must be 1.0 with a sampler")
 
     def on_train_batch_start(self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -75,6 +75,9 @@ class Callback(lightning.pytorch.Callback):
             self._sampler.advance()
         if loop.reports():
             self._report(trainer, outputs, batch)
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        stop.complete()
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         loop.interrupted()
@@ -103,7 +106,9 @@ class Callback(lightning.pytorch.Callback):
         trainer.save_checkpoint(partial)
         # Complete in all processes: Lightning waits for them.
         if trainer.is_global_zero:
-            _remove(last)
+            # Only folders can't be replaced.
+            if last.is_dir():
+                _remove(last)
             partial.replace(last)
             for older in self._folder.glob(f"trainmaster-*{_SUFFIX}"):
                 if older != last:
@@ -131,8 +136,7 @@ def last_checkpoint(folder: str | Path | None = None) -> str | None:
     The default is the callback's folder. None if there is none.
     """
     paths = _folder(folder).glob(f"*{_SUFFIX}")
-    # A file that was cut off is no complete archive.
-    found = [path for path in paths if path.is_dir() or zipfile.is_zipfile(path)]
+    found = [path for path in paths if _is_complete(path)]
     return str(max(found, key=lambda path: path.stat().st_mtime_ns)) if found else None
 
 
@@ -145,6 +149,14 @@ def processes() -> dict[str, Any]:
 
 def _folder(given: str | Path | None) -> Path:
     return Path(given or os.environ.get("TRAINMASTER_CHECKPOINT_DIR", "checkpoints"))
+
+
+def _is_complete(path: Path) -> bool:
+    if path.is_dir():
+        # What PyTorch, Lightning and DeepSpeed write last.
+        return any((path / name).exists() for name in (".metadata", "meta.pt", "latest"))
+    # A file that was cut off is no archive.
+    return zipfile.is_zipfile(path)
 
 
 def _remove(path: Path) -> None:

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import grpc
@@ -52,6 +54,10 @@ _PROCESSES_TIMEOUT = timedelta(minutes=5)
 # A change waits so long for a checkpoint, unless agents have to leave: then for this part of their time.
 _HOLD_SECONDS = 60.0
 _HOLD_PART = 0.6
+# If the scheduler says no other one.
+_SHORT_GRACE = 30.0
+# After so long, a training that has stopped without a change goes on.
+_STOPPED_SECONDS = 10.0
 # The agents of a plan meet within this time: training processes get 30 s to stop, and a checkpoint may be waited for.
 _MEET_SECONDS = 180
 # Training processes that die so often in a row, each time within the time below, won't recover.
@@ -197,6 +203,8 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
         self._lock = threading.Condition()
         self._meeting: Meeting | None = None
         self._grace = 0.0
+        self._stopped: _Formed | None = None
+        self._before_us: Any = signal.SIG_DFL
         self._stopping = False
         self._formed: _Formed | None = None
         self._due = False
@@ -239,7 +247,27 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
 
     def num_nodes_waiting(self) -> int:
         """Whether the training processes have to start again. Called ten times a second, and never blocks."""
+        self._delay_sigterm()
         return int(self._due)
+
+    def _delay_sigterm(self) -> None:
+        """Puts a handler before PyTorch's, which is set at each start of the training processes."""
+        handler = signal.getsignal(signal.SIGTERM)
+        if callable(handler) and handler != self._on_sigterm:
+            with contextlib.suppress(ValueError):  # not in the main thread
+                signal.signal(signal.SIGTERM, self._on_sigterm)
+                self._before_us = handler
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        """Lets a training that asks when to stop come to its end. PyTorch signals all that it has started, too."""
+        limit = time.monotonic() + (self._grace or _SHORT_GRACE) * _HOLD_PART
+        formed = self._formed
+        # Errors: the first agent is gone.
+        with contextlib.suppress(RuntimeError, OSError):
+            store = PrefixStore(stop.PREFIX, formed.processes) if formed else None
+            while store and time.monotonic() < limit and stop.all_end(store) is False:
+                time.sleep(_PACE)
+        self._before_us(number, frame)
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Waits until the agents of the plan have met. Ends the program if the plan doesn't name this one any more."""
@@ -328,7 +356,7 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
     def _count_failure(self, last: _Formed | None) -> None:
         """A script that can't run must not be started again for ever."""
         try:
-            if not last or self._complete() != last.meeting or self._again(last):
+            if not last or last is self._stopped or self._complete() != last.meeting or self._again(last):
                 return
         except (RuntimeError, OSError):
             return  # The first agent is gone, and the training with it.
@@ -421,6 +449,7 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
 
     def _look_out(self) -> None:
         held: tuple[Meeting, float, Clock] | None = None
+        stopped: tuple[_Formed, float] | None = None
         while not self._closed:
             self._pause()
             formed, newest = self._formed, self._complete()
@@ -432,9 +461,14 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
                     # Some training processes have ended by themselves, and the others will. None may start again.
                     continue
                 due = self._again(formed)
+                if stop.have_ended(PrefixStore(stop.PREFIX, formed.processes)):
+                    # A plan that was withdrawn meanwhile, or a scheduler that ended nothing: the training goes on.
+                    stopped = stopped if stopped and stopped[0] is formed else (formed, time.monotonic())
+                    if time.monotonic() - stopped[1] > _STOPPED_SECONDS:
+                        self._stopped, due = formed, True
                 if newest and newest != formed.meeting:
                     if not held or held[0] != newest:
-                        held = (newest, time.monotonic(), Clock(self._folder))
+                        held = (newest, held[1] if held else time.monotonic(), Clock(self._folder))
                     due = due or self._released(formed, *held)
             except (RuntimeError, OSError):
                 # The first agent is gone. Its replacement has another address, which is a change of the plan.

@@ -3,8 +3,8 @@
 A rank that has to stop says so in the store of the training processes (`MASTER_ADDR`, `MASTER_PORT`). From then on all
 ranks look at the store in each call. Rank 0 proposes a later call. A rank that comes to that call waits there for the
 decision: to stop, once all ranks have seen the proposal in time, or to go on, if one is beyond it already, as ranks can
-be that only enqueue their steps. Nobody waits for a step that another one hasn't started, because all go on until that
-call.
+be that only enqueue their steps. Such a rank may wait for the next step of another one, so rank 0 gives a proposal up
+that not all have seen after two seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -39,9 +40,11 @@ _TURN = 0.005
 _WAIT = 20.0
 # A rank that has to stop and finds no agreement stops alone after so long.
 _PATIENCE = 5.0
-# An agent of torchrun signals its processes within this time after the first one is at its end. It waits a minute at
-# most for the others.
-_SIGNAL_SECONDS = 75.0
+# Rank 0 waits so long at a call for ranks that may be beyond it, before it proposes another one.
+_TURN_SECONDS = 2.0
+# A process at its end waits for the signal of its agent, which waits for the others. Without one, it has not succeeded.
+_SIGNAL_SECONDS = 900.0
+_UNSIGNALLED = 75
 
 
 class Signal:
@@ -50,11 +53,16 @@ class Signal:
     def __init__(self) -> None:
         self.arrived = False
         self._before: Any = signal.SIG_DFL
+        self._forks = False
 
     def install(self, alone: bool = False) -> None:
         """Sets the handler, if another one is set. `alone`: that one isn't called."""
         # Only the main thread may set handlers. Elsewhere the signal ends the process, as without this.
         with contextlib.suppress(ValueError):
+            if not self._forks:
+                # Children that Python forks later have to end when they are told to.
+                os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+                self._forks = True
             if (before := signal.getsignal(signal.SIGTERM)) != self._handle:
                 self._before = signal.SIG_DFL if alone else before
                 signal.signal(signal.SIGTERM, self._handle)
@@ -69,7 +77,7 @@ class Signal:
 def _let_children_end() -> None:
     """PyTorch raises an error in the training loop when a process that loads data ends by the signal that all get."""
     with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
 
 
 class Vote:
@@ -132,7 +140,7 @@ class Vote:
         return True
 
     def _agree(self) -> bool:
-        store, limit = self._store, time.monotonic() + _WAIT
+        store, start = self._store, time.monotonic()
         while True:
             if self._rank == 0:
                 self._lead()
@@ -153,7 +161,10 @@ class Vote:
             store.set(f"seen/{self._proposal}/{self._rank}", "")
             if self._calls < call:
                 return False
-            if time.monotonic() > limit:
+            if self._rank == 0 and time.monotonic() > start + _TURN_SECONDS:
+                # Another rank can be beyond this call, and wait there for this one.
+                store.set(f"late/{self._proposal}", str(self._calls))
+            if time.monotonic() > start + _WAIT:
                 log.warning("the other ranks didn't come to the call at which all stop")
                 return True
             time.sleep(_TURN)
@@ -198,7 +209,12 @@ def all_end(store: Any) -> bool | None:
     if not store.check([_ASKS]):
         return None
     store.set(_WANTED, "")
-    return int(store.add(_ENDED, 0)) >= int(store.get(_SIZE))
+    return have_ended(store)
+
+
+def have_ended(store: Any) -> bool:
+    """For agents: whether all ranks have stopped, and are at their ends."""
+    return bool(store.check([_SIZE, _ENDED])) and int(store.get(_ENDED)) >= int(store.get(_SIZE))
 
 
 def vote(environment: Mapping[str, str], wants: Callable[[], bool]) -> Callable[[], bool]:
@@ -229,29 +245,38 @@ def take_sigterm() -> None:
     _terminated.install(alone=True)
 
 
+def complete() -> None:
+    """Says that this program's training is done, although `should_stop` may have said otherwise: it may end at once."""
+    atexit.unregister(_wait_for_agent)
+
+
 def should_stop(told: Callable[[], bool]) -> bool:
     """Whether all ranks stop now. `told` says whether the scheduler has told this process."""
     global _decide
     if _decide is None:
         _terminated.install()
-        decide = vote(os.environ, lambda: _terminated.arrived or told())
+        _decide = vote(os.environ, lambda: _terminated.arrived or told())
+    stops = _decide()
+    if stops and "TORCHELASTIC_RUN_ID" in os.environ:
+        atexit.unregister(_wait_for_agent)
+        atexit.register(_wait_for_agent)
+    return stops
 
-        def wait_for_agent() -> None:
-            _let_children_end()
-            if isinstance(decide, Vote):
-                decide.ended()
-            # Before its agent stops it, a process that ends with code 0 counts as one that has done all its work.
-            # A library may have set another handler meanwhile.
-            _terminated.install(alone=True)
-            limit = time.monotonic() + _SIGNAL_SECONDS
-            while not _terminated.arrived and time.monotonic() < limit:
-                time.sleep(0.01)
 
-        def decide_and_wait() -> bool:
-            if stops := decide():
-                atexit.unregister(wait_for_agent)
-                atexit.register(wait_for_agent)
-            return stops
-
-        _decide = decide_and_wait if "TORCHELASTIC_RUN_ID" in os.environ else decide
-    return _decide()
+def _wait_for_agent() -> None:
+    """Waits until the agent ends this process. One that ends with code 0 before counts as having done all its work."""
+    # After an error, the exit code says it.
+    if hasattr(sys, "last_type"):
+        return
+    _let_children_end()
+    if isinstance(_decide, Vote):
+        _decide.ended()
+    # A library may have set another handler meanwhile.
+    _terminated.install(alone=True)
+    agent, limit = os.getppid(), time.monotonic() + _SIGNAL_SECONDS
+    while not _terminated.arrived:
+        if os.getppid() != agent or time.monotonic() > limit:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_UNSIGNALLED)
+        time.sleep(0.01)
