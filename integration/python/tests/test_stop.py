@@ -114,6 +114,42 @@ def test_slow_steps_leave_no_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None
     assert stopped[0] == stopped[1] <= 5, stopped
 
 
+def test_a_rank_that_waits_beyond_the_call_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a loss that all read now and then: rank 1, one step ahead, waits in step 21 for rank 0."""
+    monkeypatch.setattr(stop, "_TURN_SECONDS", 0.3)
+    monkeypatch.setattr(stop.Vote, "_watch", lambda self: None)
+    store = Store()
+    votes = [stop.Vote(rank, 2, lambda: True, lambda: store) for rank in range(2)]
+    done, stopped, blocked = [0, 0], dict[int, int](), threading.Event()
+
+    def train(rank: int) -> None:
+        while done[rank] < 1000:
+            if (rank, done[0]) == (0, 20):
+                # Rank 0 proposes the call that rank 1 has made.
+                assert blocked.wait(60)
+                for at, one in enumerate(votes):
+                    one._store, one._alert = store, True
+                    store.set(f"alert/{at}", "")
+            if votes[rank]._alert and votes[rank]():
+                stopped[rank] = done[rank]
+                return
+            votes[rank]._calls += not votes[rank]._alert
+            if (rank, done[1]) == (1, 21):
+                blocked.set()
+            # In odd steps for its end of the same one, otherwise of the one before.
+            while rank and not done[0] >= done[1] + done[1] % 2:
+                time.sleep(0.001)
+            done[rank] += 1
+
+    threads = [threading.Thread(target=train, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(stopped) == 2, "a deadlock"
+    assert stopped[0] == stopped[1], stopped
+
+
 def test_a_process_without_peers_decides_alone() -> None:
     said = [False]
     for environment in (
