@@ -92,12 +92,6 @@ class Cluster:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        # Workers that no job asked for yet, and measurements that nobody reads, take much CPU time.
-        self.env |= {
-            "RAY_prestart_worker_first_driver": "0",
-            "RAY_enable_metrics_collection": "0",
-            "REPORTER_UPDATE_INTERVAL_MS": "3600000",
-        }
         # Ray notices a dead raylet by its closed connection. Health checks find other failures.
         self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
