@@ -199,7 +199,8 @@ fn submission(config: &Config, application: &str, spec: &JobSpec, text: &str, se
     let Master { java, classpath, memory, vcores, .. } = &config.master;
     // By default, Java uses up to a quarter of the machine's memory, and NodeManagers would kill it.
     let heap = memory * 3 / 4;
-    let java = format!("{java} -Xmx{heap}m -XX:+UseSerialGC");
+    // It mostly waits, so that optimised code would cost more time and memory than it saves.
+    let java = format!("{java} -Xmx{heap}m -XX:+UseSerialGC -XX:TieredStopAtLevel=1");
     let command = format!("{java} -cp {classpath} {MAIN} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr");
     let alone = BASE64.encode(alone(spec, config.ttl).encode_to_vec());
     let environment = [
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!((&body["application-type"], &body["queue"]), (&json!("TRAINMASTER"), &json!("dl")));
         let master = &body["am-container-spec"];
         let command = master["commands"]["command"].as_str().unwrap();
-        let java = "java -Xmx768m -XX:+UseSerialGC -cp /m.jar io.trainmaster.yarn.master.Main ";
+        let java = "java -Xmx768m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp /m.jar io.trainmaster.yarn.master.Main ";
         assert!(command.starts_with(java), "{command}");
         let entries = &master["environment"]["entry"];
         assert_eq!((&entries[0]["key"], &entries[1]["key"]), (&json!("TRAINMASTER_JOB"), &json!("TRAINMASTER_SECRET")));
