@@ -110,11 +110,13 @@ def test_the_script_grows_and_shrinks_and_loses_no_step(daemon: Daemon, tmp_path
 def test_the_page_has_what_the_tests_run() -> None:
     assert list(BLOCKS) == [
         *("settings", "script", "run", "second", "report"),
-        *("torch", "sampler", "hf", "lightning", "stop"),
+        *("torch", "sampler", "hf", "lightning", "ray", "stop"),
     ]
     # The lines run in `plain_loop.py` and test_torchrun.py; here they only have to compile.
     compile(BLOCKS["report"], "report", "exec")
     compile("while True:\n" + BLOCKS["stop"], "stop", "exec")
+    # Ray's test_torchrun.py runs such a driver.
+    compile(BLOCKS["ray"], "ray", "exec")
     # test_stacks.py runs what these call.
     for block, script in {"torch": "plain", "sampler": "plain", "hf": "hf", "lightning": "lightning"}.items():
         run = (ROOT / f"integration/python/tests/stacks/train_{script}.py").read_text()

@@ -209,3 +209,56 @@ def test_sigterm_lets_a_program_save() -> None:
     program.terminate()
     assert program.communicate(timeout=60)[0] == "saved\n"
     assert program.returncode == 0
+
+
+FORKS = """
+import multiprocessing, sys, time
+from trainmaster import stop
+context = multiprocessing.get_context("fork")
+children = [context.Process(target=time.sleep, args=(600,), daemon=True) for _ in range(2)]
+for child in children:
+    child.start()
+print(*(child.pid for child in children), flush=True)
+sys.stdin.readline()
+children[0].terminate()
+children[0].join()
+print(children[0].exitcode, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_processes_that_load_data_end_with_their_parent_and_not_before() -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(stop.__file__).parents[1]), "TRAINMASTER_JOB": "7", "RANK": "0"}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    )
+    assert parent.stdin
+    assert parent.stdout
+    children = [int(pid) for pid in parent.stdout.readline().split()]
+
+    def signals(pid: int, which: str) -> int:
+        status = Path(f"/proc/{pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith(which)).split()[1], 16)
+
+    def ready(pid: int) -> bool:
+        """Whether its first thread blocks SIGTERM, and another one waits for it."""
+        blocked = signals(pid, "SigBlk:") >> (signal.SIGTERM - 1) & 1
+        return bool(blocked) and len(os.listdir(f"/proc/{pid}/task")) == 2
+
+    def ended(pid: int) -> bool:
+        path = Path(f"/proc/{pid}/stat")
+        return not path.exists() or path.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    wait_for("the children", lambda: all(map(ready, children)), 60)
+    for child in children:
+        os.kill(child, signal.SIGTERM)
+    wait_for("the signals to be taken", lambda: not any(signals(child, "ShdPnd:") for child in children), 60)
+    time.sleep(1.5)
+    assert not any(map(ended, children))
+    parent.stdin.write("\n")
+    parent.stdin.flush()
+    assert parent.stdout.readline() == f"{-signal.SIGTERM}\n"
+    assert not ended(children[1])
+    parent.kill()
+    parent.wait()
+    wait_for("the end of the other child", lambda: ended(children[1]), 60)

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from multiprocessing.util import register_after_fork
 from types import FrameType
 from typing import Any
 
@@ -44,6 +45,8 @@ _PATIENCE = 5.0
 _TURN_SECONDS = 2.0
 # A process at its end waits for the signal of its agent, which waits for the others. Without one, it has not succeeded.
 _SIGNAL_SECONDS = 900.0
+# How often a process looks whether its parent has ended, in seconds.
+_PARENT_PACE = 1.0
 _UNSIGNALLED = 75
 
 
@@ -72,6 +75,40 @@ class Signal:
         _let_children_end()
         if callable(self._before):
             self._before(number, frame)
+
+
+class _Forks:
+    """Blocks SIGTERM during a fork, and so in threads that libraries start in the child, as gRPC does."""
+
+    def __init__(self) -> None:
+        self._masks = threading.local()
+        os.register_at_fork(before=self._block, after_in_parent=self._restore, after_in_child=self._restore)
+        register_after_fork(self, _outlive)
+
+    def _block(self) -> None:
+        self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _restore(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.before)
+
+
+def _outlive(_: object) -> None:
+    """Lets a process of `multiprocessing` ignore a signal that all processes of a job get, while its parent lives.
+
+    A training loop that comes to its end needs those that load its data. The parent's own signal ends them as before.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_await_parent, args=(os.getppid(),), name="trainmaster-parent", daemon=True).start()
+
+
+def _await_parent(parent: int) -> None:
+    """Ends this process when its parent says so or, after a signal of another process, has ended."""
+    told: signal.struct_siginfo | None = signal.sigwaitinfo({signal.SIGTERM})
+    while os.getppid() == parent and (told is None or told.si_pid != parent):
+        told = signal.sigtimedwait({signal.SIGTERM}, _PARENT_PACE)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _let_children_end() -> None:
@@ -238,6 +275,9 @@ def vote(environment: Mapping[str, str], wants: Callable[[], bool]) -> Callable[
 
 _terminated = Signal()
 _decide: Callable[[], bool] | None = None
+if "TRAINMASTER_JOB" in os.environ and "RANK" in os.environ:
+    # Before a script makes its first loader.
+    _forks = _Forks()
 
 
 def take_sigterm() -> None:
