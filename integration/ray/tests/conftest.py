@@ -15,7 +15,7 @@ from trainmaster.testing import Daemon, daemon_binary, wait_for
 
 from .local_cluster import NO_TOKEN, Cluster
 
-collect_ignore = [] if find_spec("torch") else ["test_torch.py"]
+collect_ignore = [] if find_spec("torch") else ["test_torch.py", "test_torchrun.py"]
 
 
 def pytest_report_header() -> str:

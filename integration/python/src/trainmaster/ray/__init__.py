@@ -9,6 +9,7 @@ from .context import Context, Peer
 from .driver import Change, Result
 from .ps import PSServer, PSWorker
 from .session import Session, connect
+from .torchrun import Torchrun
 from .training import Trainer
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Peer",
     "Result",
     "Session",
+    "Torchrun",
     "Trainer",
     "connect",
 ]

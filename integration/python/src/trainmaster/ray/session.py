@@ -17,6 +17,7 @@ from ..text import printable
 from . import gcs
 from .driver import Change, Driver, OnDriverDeath, Result, Settings, identity
 from .record import Record
+from .torchrun import Torchrun
 
 # The states in which a job can still train.
 _ACTIVE = ("running", "waiting", "released")
@@ -105,6 +106,8 @@ class Session:
             )
         if on_driver_death not in get_args(OnDriverDeath):
             raise TrainmasterError(f"on_driver_death: {on_driver_death!r} must be cancel or resume")
+        if isinstance(worker, Torchrun):
+            job = worker.launched(job)
         with self._lock:
             if job.name in self._names:
                 raise Refused(f"{job.name}: this session already runs a job with this name")
