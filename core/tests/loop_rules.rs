@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::build::{amounts, cluster, job, plain, ring, server, set, shape, submit, wp};
 use trainmaster_core::{
-    Allocation, Budget, DeviceShare, Enactment, End, Event, JobId, Mode, ObservedSlot, Proposal, Reason, Role,
+    Allocation, Budget, DeviceShare, Enactment, End, Event, JobId, JobSpec, Mode, ObservedSlot, Proposal, Reason, Role,
     Scheduler, ServerId, Settings, Slot, Source, Span, Time, Verdict, engine::Engine, job::Phase, reason::ReasonKind,
     scheduler::Why, settings::ShapeRules, testing::Scripted,
 };
@@ -347,6 +347,33 @@ fn a_change_of_workers_is_a_revision_and_a_restart_an_incarnation() {
             (false, true) => [(1, 0), (2, 0), (3, 0), (4, 0)],
         };
         assert_eq!(counts, expected, "grow in place: {grow_in_place}, equal per server: {equal_per_server}");
+    }
+}
+
+/// What a change of the number of workers does by the job's labels: their processes go on, all start again in place, or
+/// the job restarts. The latter two count as restarts.
+#[test]
+fn a_change_in_place_counts_as_a_restart_where_all_processes_start_again() {
+    let in_place = [(1, 0), (1, 1), (1, 2), (1, 2)];
+    let restarted = [(1, 0), (2, 0), (3, 0), (3, 0)];
+    for (label, value, counts, restarts) in [
+        ("elastic", "in_place", in_place, vec![]),
+        ("launcher", "torchrun", in_place, vec![Time(1), Time(2)]),
+        ("elastic", "restart", restarted, vec![Time(1), Time(2)]),
+    ] {
+        let engine = sizes([(1, 0), (3, 0), (2, 0), (2, 0)]);
+        let mut scheduler = Scheduler::with_engine(plain("fifo"), Arc::new(engine)).unwrap();
+        set(&mut scheduler, 0, server("s0", 16, 16, &["gpu", "gpu", "gpu"]));
+        let labels = [(label.to_owned(), value.to_owned())].into();
+        let id = submit(&mut scheduler, 0, JobSpec { labels, ..ring("a", (1, 3, 1)) });
+        let seen = (0..4).map(|at| {
+            scheduler.decide(Time(at));
+            seen(&mut scheduler, at, id);
+            let issued = &scheduler.state().job(id).unwrap().issued;
+            (issued.incarnation.0, issued.revision.0)
+        });
+        assert_eq!(seen.collect::<Vec<_>>(), counts, "{label} = {value}");
+        assert_eq!(scheduler.state().job(id).unwrap().issued.restarted_at, restarts, "{label} = {value}");
     }
 }
 
