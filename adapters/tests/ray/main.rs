@@ -65,6 +65,8 @@ impl Cluster {
             .env("RAY_AUTH_MODE", "disabled")
             .env("RAY_TMPDIR", folder)
             .env("REPORTER_UPDATE_INTERVAL_MS", "500")
+            // Its minute is too short on a busy machine.
+            .env("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "400")
             // A killed raylet is soon detected.
             .env("RAY_health_check_initial_delay_ms", "0")
             .env("RAY_health_check_period_ms", "500")

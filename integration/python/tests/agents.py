@@ -17,7 +17,7 @@ import grpc
 
 from trainmaster._proto import feed_pb2 as pb
 from trainmaster._proto import feed_pb2_grpc, job_pb2
-from trainmaster.testing import wait_for
+from trainmaster.testing import PATIENCE, wait_for
 
 WORKER = job_pb2.SLOT_ROLE_WORKER
 SCRIPT = Path(__file__).with_name("ddp.py")
@@ -172,7 +172,7 @@ class Agent:
     def code(self) -> int:
         """The exit code, once the agent has ended."""
         try:
-            return self.process.wait(120)
+            return self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it runs on:\n{self.text()}") from None
 
@@ -209,4 +209,4 @@ def wait_for_world(folder: Path, world: int, after: int = 0) -> int:
         lines = steps(folder)
         return len(lines) if any(size == world for _, size in lines[after:]) else 0
 
-    return int(wait_for(f"a step of {world} in {folder}", found, 120))
+    return int(wait_for(f"a step of {world} in {folder}", found))

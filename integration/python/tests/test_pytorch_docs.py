@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from trainmaster.testing import Daemon, daemon_binary, wait_for
+from trainmaster.testing import PATIENCE, Daemon, daemon_binary, wait_for
 
 from .conftest import ROOT
 
@@ -89,14 +89,14 @@ def test_the_script_grows_and_shrinks_and_loses_no_step(daemon: Daemon, tmp_path
     )
     second, jobs, explain = BLOCKS["second"].strip().splitlines()
     other = shell.start(second)
-    wait_for("one rank", lambda: worlds() == [3, 1], 120)
-    wait_for("the second job to run", lambda: re.search(r"other +running", shell.run(jobs)), 60)
+    wait_for("one rank", lambda: worlds() == [3, 1])
+    wait_for("the second job to run", lambda: re.search(r"other +running", shell.run(jobs)))
     assert "planned 1w+0p" in shell.run(explain)
     # Jobs and their `run` survive the daemon.
     daemon.kill()
     daemon.start()
-    assert other.wait(120) == 0, other.communicate()[0]
-    printed, _ = net.communicate(timeout=240)
+    assert other.wait(PATIENCE) == 0, other.communicate()[0]
+    printed, _ = net.communicate(timeout=PATIENCE)
     assert net.returncode == 0, printed
     assert worlds() == [3, 1, 3], printed
     done = [step for rank, _, step in steps() if rank == 0]

@@ -54,10 +54,10 @@ def test_a_script_grows_shrinks_moves_and_recovers(feed: Feed, start: Start, tmp
 
     # New agents train only once all of them are there, and a checkpoint is complete.
     second = start(1, SLOW_CHECKPOINTS="1")
-    wait_for("a parked agent", lambda: feed.address(1), 60)
+    wait_for("a parked agent", lambda: feed.address(1))
     feed.plan(0, 1, 2)
     alone = len(steps(tmp_path))
-    wait_for("the training to go on meanwhile", lambda: len(steps(tmp_path)) > alone + 10, 60)
+    wait_for("the training to go on meanwhile", lambda: len(steps(tmp_path)) > alone + 10)
     assert {world for _, world in steps(tmp_path)} == {1}
     third = start(2, SLOW_CHECKPOINTS="1")
     grown = wait_for_world(tmp_path, 3)
@@ -82,34 +82,34 @@ def test_a_script_grows_shrinks_moves_and_recovers(feed: Feed, start: Start, tmp
     feed.plan(3, 4)
     both = wait_for_world(tmp_path, 2, moved)
     os.kill(fifth.training()[0], signal.SIGKILL)
-    wait_for("both to start again", lambda: len([1 for _, world, _ in began(tmp_path) if world == 2]) >= 4, 60)
+    wait_for("both to start again", lambda: len([1 for _, world, _ in began(tmp_path) if world == 2]) >= 4)
     again = wait_for_world(tmp_path, 2, both)
     fifth.end()
     sixth = start(4, SLOW_CHECKPOINTS="1")
-    wait_for("the replacement", lambda: len([1 for _, world, _ in began(tmp_path) if world == 2]) >= 6, 90)
+    wait_for("the replacement", lambda: len([1 for _, world, _ in began(tmp_path) if world == 2]) >= 6)
     third_time = wait_for_world(tmp_path, 2, again)
     # Also the first agent, which has the stores.
     fourth.end()
     start(3, SLOW_CHECKPOINTS="1")
-    wait_for("the replacement", lambda: len([1 for _, world, _ in began(tmp_path) if world == 2]) >= 8, 120)
+    wait_for("the replacement", lambda: len([1 for _, world, _ in began(tmp_path) if world == 2]) >= 8)
     wait_for_world(tmp_path, 2, third_time)
     assert sixth.process.poll() is None
 
     # A revision with the same agents changes nothing.
     starts, before = len(began(tmp_path)), len(steps(tmp_path))
     feed.plan(3, 4)
-    wait_for("the plan to arrive", lambda: feed.told.get(4) == feed.revision, 60)
-    wait_for("steps", lambda: len(steps(tmp_path)) > before + 30, 60)
+    wait_for("the plan to arrive", lambda: feed.told.get(4) == feed.revision)
+    wait_for("steps", lambda: len(steps(tmp_path)) > before + 30)
     assert len(began(tmp_path)) == starts
 
 
 def test_agents_wait_for_a_feed_that_is_away(feed: Feed, start: Start, tmp_path: Path) -> None:
     feed.plan(0, 1)
     one = start(0, STEPS="60")
-    wait_for("the first agent", lambda: feed.address(0), 60)
+    wait_for("the first agent", lambda: feed.address(0))
     feed.go_away()
     two = start(1, STEPS="60")
-    wait_for("its start", lambda: "torch/distributed/run.py" in two.text(), 60)
+    wait_for("its start", lambda: "torch/distributed/run.py" in two.text())
     feed.come_back()
     wait_for_world(tmp_path, 2)
     # Training goes on without the feed, and ends.
@@ -144,9 +144,9 @@ def test_a_training_that_stopped_goes_on_if_the_change_is_withdrawn(feed: Feed, 
     wait_for_world(tmp_path, 1)
     feed.pretend(1, True)
     feed.plan(0, 1)
-    wait_for("the checkpoint", (tmp_path / "saving").exists, 60)
+    wait_for("the checkpoint", (tmp_path / "saving").exists)
     feed.pretend(1, False)
-    wait_for("the end of the training", lambda: not agent.training(), 60)
+    wait_for("the end of the training", lambda: not agent.training())
     before = len(steps(tmp_path))
     feed.plan(0)
     wait_for_world(tmp_path, 1, before)
@@ -182,10 +182,10 @@ def test_a_plan_that_comes_at_the_end_changes_nothing(feed: Feed, start: Start, 
     (tmp_path / "uneven.py").write_text(UNEVEN)
     feed.plan(0, 1)
     agents = [start(index, "uneven.py") for index in (0, 1)]
-    wait_for("both processes", lambda: (tmp_path / "ready-1").exists() and (tmp_path / "ready-0").exists(), 60)
-    wait_for("the end of one", lambda: not agents[1].training(), 60)
+    wait_for("both processes", lambda: (tmp_path / "ready-1").exists() and (tmp_path / "ready-0").exists())
+    wait_for("the end of one", lambda: not agents[1].training())
     feed.plan(0)
-    wait_for("the plan to arrive", lambda: feed.told.get(0) == feed.told.get(1) == feed.revision, 60)
+    wait_for("the plan to arrive", lambda: feed.told.get(0) == feed.told.get(1) == feed.revision)
     time.sleep(0.5)  # in which the agents notice it
     (tmp_path / "go").touch()
     assert [agent.code() for agent in agents] == [0, 0], agents[0].text() + agents[1].text()

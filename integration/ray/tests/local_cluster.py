@@ -26,7 +26,7 @@ from trainmaster.testing import Daemon, daemon_binary, free_port, wait_for
 SOURCES = str(Path(__file__).resolve().parents[2] / "python/src")
 _OBJECT_STORE = 80 << 20
 # Ray waits 30 s for a raylet's start, which can be too short on a busy machine.
-_TRIES = 3
+_TRIES = 8
 NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
 _NAMING = threading.Lock()
 _MARK = "TRAINMASTER_TEST_CLUSTER"
@@ -94,6 +94,8 @@ class Cluster:
         }
         # Ray notices a dead raylet by its closed connection. Health checks find other failures.
         self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+        # Its minute is too short on a busy machine.
+        self.env["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] = "400"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._head_arguments: Sequence[str] = ["--no-monitor"]
 

@@ -14,7 +14,7 @@ import ray
 from ray.util.placement_group import placement_group_table
 
 from trainmaster.ray import slots
-from trainmaster.testing import Daemon, wait_for
+from trainmaster.testing import PATIENCE, Daemon, wait_for
 
 from .conftest import forget
 from .local_cluster import Cluster
@@ -25,7 +25,6 @@ tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has it")
 _CONFORMANCE = Path(__file__).resolve().parents[2] / "conformance"
 # Steps that daemon, Ray and drivers do without the player.
 _BY_ITSELF = {"decide", "seen", "gone"}
-_PATIENCE = 60.0
 
 
 # The second scenario loses a node.
@@ -107,7 +106,7 @@ class Player:
 
     def agree(self, at: str) -> None:
         """Waits until Ray shows the expected placement of every job."""
-        limit = time.monotonic() + _PATIENCE
+        limit = time.monotonic() + PATIENCE
         while differing := next(self._differing(), None):
             assert time.monotonic() < limit, f"{at}: {differing}"
             time.sleep(0.2)
@@ -149,7 +148,7 @@ class Player:
     def end(self) -> None:
         for job, driver in self._drivers.items():
             (self._folder / f"{job}.over").touch()
-            driver.wait(_PATIENCE)
+            driver.wait(PATIENCE)
         self._jobs.close()
         self._daemon.end()
 

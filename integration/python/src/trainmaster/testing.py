@@ -17,10 +17,11 @@ from typing import Any
 
 from .channel import Jobs
 
-_PATIENCE = 400.0
+#: Seconds for which tests wait for what has to happen, on a busy machine, too.
+PATIENCE = 600.0
 
 
-def wait_for(what: str, condition: Callable[[], Any], patience: float = _PATIENCE) -> Any:
+def wait_for(what: str, condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
     """Waits until the condition returns a true value, and returns it."""
     limit = time.monotonic() + patience
     while not (value := condition()):

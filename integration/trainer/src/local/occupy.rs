@@ -16,6 +16,9 @@ use crate::{cli::OccupyArgs, exit, turns::Turns};
 /// Period of its computations.
 const PERIOD: Duration = Duration::from_millis(50);
 
+/// The most that it books later: others on the device wait so long at once.
+const LATEST: Duration = Duration::from_secs(1);
+
 /// Keeps devices busy until the standard input ends.
 pub fn run(args: &OccupyArgs) -> Result<u8> {
     let name = format!("occupied-{}", process::id());
@@ -27,9 +30,13 @@ pub fn run(args: &OccupyArgs) -> Result<u8> {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         drop(over);
     });
+    let mut due = Instant::now();
     loop {
         let begun = Instant::now();
-        let done = turns.book(begun, PERIOD.mul_f64(args.share))?.max(begun + PERIOD);
+        // On a busy machine it wakes late, and books what it missed.
+        let time = PERIOD + begun.saturating_duration_since(due).min(LATEST);
+        let done = turns.book(begun, time.mul_f64(args.share))?.max(begun + PERIOD);
+        due = done;
         if end.recv_timeout(done.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Disconnected) {
             break;
         }

@@ -80,7 +80,7 @@ final class Lab implements AutoCloseable {
         configuration.set(Settings.ADDRESS.key(), sidecar.address());
         // Long deadlines, because a loaded machine must not look like a slow sidecar. Tests of slow sidecars set their
         // own.
-        configuration.setInt(Settings.DEADLINE.key(), 30_000);
+        configuration.setInt(Settings.DEADLINE.key(), 60_000);
         configuration.setInt(Settings.ADMISSION_DEADLINE.key(), 10_000);
         settings.forEach(configuration::set);
         client = Sidecar.at(Settings.of(configuration).endpoint());
