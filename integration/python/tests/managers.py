@@ -46,6 +46,13 @@ class Manager(ABC):
         (folder / "trainmaster.toml").write_text(SETTINGS)
 
     @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends what was started, also if only a part was."""
+
+    @abstractmethod
     def submit(self, name: str, folder: Path, command: str, least: int, most: int) -> None:
         """Submits a job of all-reduce whose workers run the command in the folder."""
 
@@ -62,10 +69,15 @@ class Manager(ABC):
         """What the scheduler and the manager printed last."""
 
     def __enter__(self) -> Manager:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def tails(folder: Path, *patterns: str) -> str:
@@ -87,12 +99,9 @@ class Local(Manager):
     """A server with three CPUs."""
 
     unit = "cpu = 1"
+    daemon: Daemon | None = None
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._start()
-
-    def _start(self) -> None:
+    def start(self) -> None:
         (self.folder / "cluster.toml").write_text('[[server]]\nname = "a"\ncpu = 3\nmemory = "8GiB"\n')
         self._serve(f"local={self.folder / 'cluster.toml'}", "--end-jobs")
 
@@ -100,6 +109,7 @@ class Local(Manager):
         self.daemon = Daemon(self.folder, adapter, f"--config={self.folder / 'trainmaster.toml'}", *arguments)
 
     def run(self, *arguments: str) -> str:
+        assert self.daemon, "it was started"
         env = {
             **os.environ,
             "TRAINMASTER_SERVER": f"http://{self.daemon.address}",
@@ -124,14 +134,16 @@ class Local(Manager):
         return next((str(job["state"]) for job in jobs if job["name"] == name), "unknown")
 
     def crash(self) -> None:
+        assert self.daemon, "it was started"
         self.daemon.kill()
         self.daemon.start()
 
     def logs(self) -> str:
         return tails(self.folder, "daemon.log", "state/logs/**/*")
 
-    def __exit__(self, *_: object) -> None:
-        self.daemon.end()
+    def stop(self) -> None:
+        if self.daemon:
+            self.daemon.end()
 
 
 class Yarn(Local):
@@ -141,7 +153,7 @@ class Yarn(Local):
 
     unit = "gpu = 1, cpu = 1"
 
-    def _start(self) -> None:
+    def start(self) -> None:
         # YARN's own tests build its jars meanwhile, with this lock.
         if lock := os.environ.get("TRAINMASTER_MAVEN"):
             self._lock = open(lock)  # noqa: SIM115 # held until the end
@@ -180,11 +192,12 @@ class Yarn(Local):
     def logs(self) -> str:
         return tails(self.folder, "daemon.log", "yarn/log/*.log", "yarn/nm*/logs/**/std*")
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         try:
-            super().__exit__()
+            super().stop()
         finally:
-            subprocess.run([ROOT / "integration/yarn/cluster/stop", self.folder / "yarn"], check=True)
+            if (self.folder / "yarn").exists():
+                subprocess.run([ROOT / "integration/yarn/cluster/stop", self.folder / "yarn"], check=True)
             if self._lock:
                 self._lock.close()
 
@@ -199,6 +212,9 @@ class Slurm(Manager):
         folder = scratch / "slurm"
         super().__init__(folder)
         self._ids: dict[str, str] = {}
+        self._env = {**os.environ, "SLURM_CONF": str(folder / "etc/slurm.conf")}
+
+    def start(self) -> None:
         here = ROOT / "integration/slurm"
         # Linked from what a test of all packages has built. Slurm's own tests link theirs meanwhile.
         plugins = ROOT / "target/slurm-python"
@@ -209,17 +225,18 @@ class Slurm(Manager):
         )
         assert built.returncode == 0, built.stderr
         port = free_port()
-        (folder / "etc").mkdir()
+        (self.folder / "etc").mkdir()
         feed = f'[feed]\nlisten = "127.0.0.1:{port}"\n[slurm]\nfeed = "http://localhost:{port}"\nlease = "20s"\n'
-        (folder / "etc/trainmaster.toml").write_text('poll = "300ms"\n' + feed + SETTINGS)
+        (self.folder / "etc/trainmaster.toml").write_text('poll = "300ms"\n' + feed + SETTINGS)
         env = {
             **os.environ,
             "EXTRA": "SlurmctldPlugstack=trainmaster\nJobSubmitPlugins=trainmaster",
             "PLUGINS": str(plugins),
         }
-        started = subprocess.run([here / "cluster/start", folder, "1", "3"], env=env, capture_output=True, text=True)
+        started = subprocess.run(
+            [here / "cluster/start", self.folder, "1", "3"], env=env, capture_output=True, text=True
+        )
         assert started.returncode == 0, started.stderr + self.logs()
-        self._env = {**os.environ, "SLURM_CONF": str(folder / "etc/slurm.conf")}
 
     def _slurm(self, *command: str) -> str:
         done = subprocess.run(command, env=self._env, capture_output=True, text=True)
@@ -271,7 +288,7 @@ class Slurm(Manager):
     def logs(self) -> str:
         return tails(self.folder, "*.out", "log/*.log")
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         subprocess.run([ROOT / "integration/slurm/cluster/stop", self.folder], check=True)
         if "TRAINMASTER_KEEP_LOGS" not in os.environ:
             shutil.rmtree(self.folder.parent)

@@ -33,13 +33,13 @@ def test_each_example_is_trained_once_an_epoch(binary: str, tmp_path: Path, mana
             return end
 
         def trains(*sizes: int) -> None:
-            wait_for(f"ranks of {sizes}", lambda: worlds(net) == list(sizes), 240)
+            wait_for(f"ranks of {sizes}", lambda: worlds(net) == list(sizes))
             before = trained(net)
-            wait_for("steps", lambda: trained(net) > before + 3 * BATCH, 240)
+            wait_for("steps", lambda: trained(net) > before + 3 * BATCH)
 
         try:
             first = other("first")
-            wait_for("the first job", lambda: site.state("first") == "running", 60)
+            wait_for("the first job", lambda: site.state("first") == "running")
             site.submit("net", net, torchrun(HERE / f"stacks/train_{stack}.py"), 1, 3)
             trains(1)
             first.touch()
@@ -50,7 +50,7 @@ def test_each_example_is_trained_once_an_epoch(binary: str, tmp_path: Path, mana
             second.touch()
             trains(1, 3, 1, 3)
             (net / "hurry").touch()
-            wait_for("the end", lambda: site.state("net") == "completed", 240)
+            wait_for("the end", lambda: site.state("net") == "completed")
         except (TimeoutError, AssertionError) as error:
             raise AssertionError(f"{error}; worlds {worlds(net)}\n{site.logs()}") from None
     examples = WHOLE if stack == "hf" else EXAMPLES

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.testing import wait_for
+from trainmaster.testing import PATIENCE, wait_for
 
 pytest.importorskip("torch")
 
@@ -46,6 +46,12 @@ def trained(folder: Path) -> int:
     return sum(len(path.read_text().splitlines()) for path in folder.glob("trained-*"))
 
 
+def test_processes_that_load_data_run_the_function_by_which_they_are_known() -> None:
+    from torch.utils.data._utils.worker import _worker_loop
+
+    assert _worker_loop.__module__.startswith("torch.utils.data.")
+
+
 @pytest.mark.parametrize("stack", STACKS)
 def test_each_example_is_trained_once_an_epoch(feed: Feed, tmp_path: Path, stack: str) -> None:
     agents: list[Agent] = []
@@ -55,9 +61,9 @@ def test_each_example_is_trained_once_an_epoch(feed: Feed, tmp_path: Path, stack
         known = len(agents)
         feed.plan(*indices)
         agents.extend(start(feed, tmp_path, stack, index) for index in indices if index >= known)
-        wait_for(f"{len(indices)} ranks", lambda: worlds(tmp_path)[-1:] == [len(indices)], 240)
+        wait_for(f"{len(indices)} ranks", lambda: worlds(tmp_path)[-1:] == [len(indices)])
         before = trained(tmp_path)
-        wait_for("steps", lambda: trained(tmp_path) > before + 3 * BATCH, 240)
+        wait_for("steps", lambda: trained(tmp_path) > before + 3 * BATCH)
 
     try:
         change(0)
@@ -69,11 +75,11 @@ def test_each_example_is_trained_once_an_epoch(feed: Feed, tmp_path: Path, stack
         for agent in agents[:2]:
             agent.process.terminate()
         for agent in agents[:2]:
-            agent.process.wait(120)
+            agent.process.wait(PATIENCE)
         feed.incarnation = 2
         agents.extend(start(feed, tmp_path, stack, index, TRAINMASTER_INCARNATION="2") for index in (3, 4))
         feed.plan(3, 4)
-        wait_for("the move", lambda: len(worlds(tmp_path)) == 4, 240)
+        wait_for("the move", lambda: len(worlds(tmp_path)) == 4)
         (tmp_path / "hurry").touch()
         assert [agent.code() for agent in agents[3:]] == [0, 0], agents[3].text()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster import stop
-from trainmaster.testing import wait_for
+from trainmaster.testing import PATIENCE, wait_for
 
 
 class Store:
@@ -54,7 +55,9 @@ class Steps:
         with self._turn:
             self._done[rank] += 1
             self._turn.notify_all()
-            assert self._turn.wait_for(lambda: min(self._done) >= self._done[rank] - self._ahead, 60), "a deadlock"
+            assert self._turn.wait_for(lambda: min(self._done) >= self._done[rank] - self._ahead, PATIENCE), (
+                "a deadlock"
+            )
 
 
 @pytest.mark.parametrize("first", [0, 2])
@@ -126,7 +129,7 @@ def test_a_rank_that_waits_beyond_the_call_is_not_waited_for(monkeypatch: pytest
         while done[rank] < 1000:
             if (rank, done[0]) == (0, 20):
                 # Rank 0 proposes the call that rank 1 has made.
-                assert blocked.wait(60)
+                assert blocked.wait(PATIENCE)
                 for at, one in enumerate(votes):
                     one._store, one._alert = store, True
                     store.set(f"alert/{at}", "")
@@ -177,7 +180,7 @@ def test_a_rank_that_finds_no_agreement_stops_alone(monkeypatch: pytest.MonkeyPa
         vote = stop.Vote(0, 2, signalled.is_set, connect)
         assert not any(vote() for _ in range(1000))
         signalled.set()
-        wait_for("its end", vote, 60)
+        wait_for("its end", vote)
         vote.close()
 
 
@@ -205,17 +208,25 @@ def test_sigterm_lets_a_program_save() -> None:
         caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
         return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
-    wait_for("the handler", handles, 60)
+    wait_for("the handler", handles)
     program.terminate()
-    assert program.communicate(timeout=60)[0] == "saved\n"
+    assert program.communicate(timeout=PATIENCE)[0] == "saved\n"
     assert program.returncode == 0
 
 
 FORKS = """
 import multiprocessing, sys, time
 from trainmaster import stop
+
+def load():
+    time.sleep(600)
+
+def other():
+    time.sleep(600)
+
+load.__module__ = "torch.utils.data._utils.worker"
 context = multiprocessing.get_context("fork")
-children = [context.Process(target=time.sleep, args=(600,), daemon=True) for _ in range(2)]
+children = [context.Process(target=target, daemon=True) for target in (load, load, other)]
 for child in children:
     child.start()
 print(*(child.pid for child in children), flush=True)
@@ -235,6 +246,7 @@ def test_processes_that_load_data_end_with_their_parent_and_not_before() -> None
     assert parent.stdin
     assert parent.stdout
     children = [int(pid) for pid in parent.stdout.readline().split()]
+    loaders, other = children[:2], children[2]
 
     def signals(pid: int, which: str) -> int:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -242,23 +254,30 @@ def test_processes_that_load_data_end_with_their_parent_and_not_before() -> None
 
     def ready(pid: int) -> bool:
         """Whether its first thread blocks SIGTERM, and another one waits for it."""
-        blocked = signals(pid, "SigBlk:") >> (signal.SIGTERM - 1) & 1
-        return bool(blocked) and len(os.listdir(f"/proc/{pid}/task")) == 2
+        threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+        return bool(signals(pid, "SigBlk:") >> (signal.SIGTERM - 1) & 1) and len(threads) > 1
 
     def ended(pid: int) -> bool:
         path = Path(f"/proc/{pid}/stat")
         return not path.exists() or path.read_text().rpartition(")")[2].split()[0] == "Z"
 
-    wait_for("the children", lambda: all(map(ready, children)), 60)
-    for child in children:
-        os.kill(child, signal.SIGTERM)
-    wait_for("the signals to be taken", lambda: not any(signals(child, "ShdPnd:") for child in children), 60)
-    time.sleep(1.5)
-    assert not any(map(ended, children))
-    parent.stdin.write("\n")
-    parent.stdin.flush()
-    assert parent.stdout.readline() == f"{-signal.SIGTERM}\n"
-    assert not ended(children[1])
-    parent.kill()
-    parent.wait()
-    wait_for("the end of the other child", lambda: ended(children[1]), 60)
+    try:
+        wait_for("the children", lambda: all(map(ready, loaders)))
+        for child in children:
+            os.kill(child, signal.SIGTERM)
+        wait_for("the signals to be taken", lambda: not any(signals(child, "ShdPnd:") for child in loaders))
+        wait_for("the end of the one that loads nothing", lambda: ended(other))
+        time.sleep(1.5)
+        assert not any(map(ended, loaders))
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        assert parent.stdout.readline() == f"{-signal.SIGTERM}\n"
+        assert not ended(loaders[1])
+        parent.kill()
+        parent.wait()
+        wait_for("the end of the other child", lambda: ended(loaders[1]))
+    finally:
+        for pid in (*children, parent.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        parent.wait()

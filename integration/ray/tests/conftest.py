@@ -51,7 +51,7 @@ def cluster(shared: Cluster) -> Cluster:
     shared.mend()
     whole = {"CPU": 8.0 * len(shared.nodes), "GPU": 2.0 * len(shared.nodes)}
     try:
-        wait_for("an unused cluster", lambda: _free() == (whole, whole), patience=60)
+        wait_for("an unused cluster", lambda: _free() == (whole, whole))
     except TimeoutError as error:
         raise AssertionError(f"of {whole} an earlier test left (there, free): {_free()}") from error
     return shared

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,19 +17,22 @@ from typing import Any
 import grpc
 import pytest
 
-from trainmaster import Job, Role, TrainmasterError
+from trainmaster import Job, Role, TrainmasterError, guard
 from trainmaster._proto import feed_pb2 as pb
 from trainmaster._proto import feed_pb2_grpc
 from trainmaster.channel import bearer
+from trainmaster.errors import Interrupted
 from trainmaster.ray import Torchrun
 from trainmaster.ray.torchrun import _Feed
-from trainmaster.testing import Daemon, wait_for
+from trainmaster.testing import PATIENCE, Daemon, wait_for
 
 from .conftest import Run, forget
 from .local_cluster import Cluster
 
 PYTHON = Path(__file__).resolve().parents[2] / "python"
 EPOCHS, EXAMPLES, STEPS = 20, 500, 420
+#: How a worker's actor ends. `make test-all` tries all.
+ENDS = ["cancel", "worker", "driver"][: None if os.environ.get("TRAINMASTER_RELEASES") == "all" else 1]
 #: A driver as a user has it. `processes` is for GPUs that are none.
 DRIVER = """
 import json, sys
@@ -99,8 +106,13 @@ def test_a_script_grows_when_another_job_ends_and_trains_each_example_once(
     other.hurry()
     other.result()
     trains(1, 3)
+    other = Run(cluster, daemon, tmp_path, "another", epochs=10, seconds=40.0, workers=(5, 5, 5), gpu=1)
+    trains(1, 3, 1)
+    other.hurry()
+    other.result()
+    trains(1, 3, 1, 3)
     (net / "hurry").touch()
-    assert driver.wait(200) == 0
+    assert driver.wait(PATIENCE) == 0
     assert (net / "complete").read_text() == str(STEPS)
     assert Counter(trained(net)) == dict.fromkeys(range(EXAMPLES), EPOCHS)
     wait_for("the end of all processes", lambda: not of_job(net))
@@ -111,32 +123,95 @@ def test_a_script_grows_when_another_job_ends_and_trains_each_example_once(
 
 
 @pytest.mark.cluster
-def test_no_process_survives_its_actor(cluster: Cluster, daemon: Daemon, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ENDS)
+def test_no_process_survives_its_actor(cluster: Cluster, daemon: Daemon, tmp_path: Path, how: str) -> None:
     net = tmp_path / "net"
     net.mkdir()
     (tmp_path / "driver.py").write_text(DRIVER)
-    script = PYTHON / "tests/ddp.py"
-    arguments = [daemon.address, str(daemon.token_file), str(net), str(script), ""]
+    # Its processes ask when to stop, and so survive SIGTERM.
+    script = PYTHON / "tests/stacks/train_plain.py"
+    path = os.pathsep.join([str(PYTHON), cluster.env["PYTHONPATH"]])
+    arguments = [daemon.address, str(daemon.token_file), str(net), str(script), path]
     driver = cluster.run(tmp_path / "driver.py", *arguments)
     wait_for("three ranks", lambda: begun(net)[-1:] == [3])
-    before = set(of_job(net))
-    actors = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in before}
-    actor = next(pid for pid in actors if "ray::" in Path(f"/proc/{pid}/cmdline").read_text())
-    os.kill(actor, signal.SIGKILL)
+    wait_for("steps", lambda: len(trained(net)) > 72)
+    before, starts = set(of_job(net)), len(begun(net))
+    if how == "worker":
+        actors = [pid for pid in map(parent, before) if pid and b"ray::WorkerHost" in command(pid)]
+        os.kill(actors[0], signal.SIGKILL)
+    elif how == "driver":
+        driver.kill()
+    else:
+        with contextlib.closing(daemon.jobs()) as jobs:
+            jobs.cancel("net")
     wait_for("the end of its processes", lambda: not before & set(of_job(net)))
-    # The job goes on without a process of the old shape.
-    starts = len(begun(net))
-    wait_for("another start", lambda: len(begun(net)) > starts)
-    driver.send_signal(signal.SIGINT)
-    driver.wait(100)
+    if how == "worker":
+        # The job goes on without a process of the old shape.
+        wait_for("another start", lambda: len(begun(net)) > starts)
+        (net / "hurry").touch()
+        assert driver.wait(PATIENCE) == 0
+    driver.wait(PATIENCE)
     wait_for("the end of all processes", lambda: not of_job(net))
+
+
+def parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+LEAVES = """
+import os, signal, subprocess, sys, time
+# In a session of its own, as PyTorch starts training processes.
+left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print(os.getpid(), left.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["told", "victim", "closed"])
+def test_the_guard_leaves_nothing(how: str) -> None:
+    program = [sys.executable, "-I", guard.__file__, sys.executable, "-c", LEAVES]
+    guarded = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert guarded.stdin
+    assert guarded.stdout
+    pids = [int(pid) for pid in guarded.stdout.readline().split()]
+    if how == "told":
+        guarded.terminate()
+        assert guarded.wait(PATIENCE) == 7
+    elif how == "victim":
+        # As Ray does it: the actor's children, and then the actor.
+        os.kill(guarded.pid, signal.SIGKILL)
+    guarded.stdin.close()
+    wait_for("the end of all processes", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    guarded.wait(PATIENCE)
+
+
+def test_a_guard_that_is_told_before_its_command_runs_passes_it_on() -> None:
+    for delay in (0.0, 0.02, 0.04, 0.06, 0.08, 0.1):
+        program = [sys.executable, "-I", guard.__file__, "sleep", "600"]
+        guarded = subprocess.Popen(program, stdin=subprocess.PIPE)
+        time.sleep(delay)
+        guarded.terminate()
+        # A guard that isn't ready ends itself, and whatever it has started with the other end of its stdin.
+        assert guarded.wait(PATIENCE) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        assert guarded.stdin
+        guarded.stdin.close()
 
 
 class Told:
     """A context that only takes reports."""
 
-    round, job = 1, Job("net", worker=Role(cpu=1), mode="allreduce")
-    converged = False
+    round, grace, converged = 1, 30.0, False
 
     def __init__(self) -> None:
         self.reports: list[Any] = []
@@ -149,7 +224,7 @@ def test_only_the_jobs_processes_may_call_its_feed() -> None:
     try:
         with grpc.insecure_channel(feed.place) as channel:
             stub = feed_pb2_grpc.FeedStub(channel)  # type: ignore[no-untyped-call]
-            report = pb.ReportRequest(progress=[pb.Progress(step=7, examples=3)])
+            report = pb.ReportRequest(progress=[pb.Progress(seq=1, step=7, examples=3)])
             for token in ("", "other", "secret2"):
                 for call in (stub.Report, stub.Acknowledge, lambda *a, **b: next(stub.Watch(*a, **b))):
                     request = report if call == stub.Report else pb.WatchRequest(address="1")
@@ -157,7 +232,9 @@ def test_only_the_jobs_processes_may_call_its_feed() -> None:
                     with pytest.raises(grpc.RpcError) as refused:
                         call(request, metadata=bearer(token), timeout=10)
                     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
-            assert stub.Report(report, metadata=bearer("secret")).accepted
+            # The second one is the first, sent again.
+            for _ in range(2):
+                assert stub.Report(report, metadata=bearer("secret")).accepted
             many = pb.ReportRequest(job="x" * (2 << 20))
             with pytest.raises(grpc.RpcError) as refused:
                 stub.Report(many, metadata=bearer("secret"))
@@ -167,7 +244,36 @@ def test_only_the_jobs_processes_may_call_its_feed() -> None:
     assert [(report.step, report.examples) for report in told.reports] == [(7, 3)]
 
 
-def test_a_job_with_servers_is_refused() -> None:
+def test_what_cannot_run_is_refused(tmp_path: Path) -> None:
     job = Job("net", worker=Role(cpu=1), server=Role(cpu=1))
     with pytest.raises(TrainmasterError, match='mode: "sync" must be "allreduce"'):
         Torchrun("train.py").launched(job)
+    with pytest.raises(TrainmasterError, match=r"arguments: '--lr=0\.1' must be a list of words"):
+        Torchrun("train.py", "--lr=0.1")  # type: ignore[arg-type]
+    for processes in (0, -1, 1025):
+        with pytest.raises(TrainmasterError, match=f"processes: {processes} must be from 1 to 1024"):
+            Torchrun("train.py", processes=processes)
+    with pytest.raises(TrainmasterError, match=r"missing\.py is no file on"):
+        Torchrun("missing.py", folder=tmp_path)()
+    # Not the driver's folder, wherever the actor is.
+    assert Torchrun("train.py").folder == Path.cwd()
+
+
+def test_a_round_that_ended_keeps_nobody_waiting(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+
+    async def peers() -> None:
+        agent = Torchrun("train.py", folder=tmp_path)()
+        waiting = asyncio.ensure_future(agent.address(2))
+        await asyncio.sleep(0)
+        await agent._announce(3, "there:1")
+        await agent._end(2)
+        with pytest.raises(Interrupted, match="round 2 has ended"):
+            await waiting
+        with pytest.raises(Interrupted, match="round 1 has ended"):
+            await agent.address(1)
+        assert await agent.address(3) == "there:1"
+        await agent._announce(2, "too late")
+        assert agent._addresses.keys() == {3}
+
+    asyncio.run(peers())

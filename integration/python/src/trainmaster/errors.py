@@ -19,3 +19,7 @@ class Refused(TrainmasterError):
 
 class JobFailed(TrainmasterError):
     """The job ended without success."""
+
+
+class Interrupted(TrainmasterError):
+    """A worker's program has ended before its training was done. The job goes on from its last checkpoint."""

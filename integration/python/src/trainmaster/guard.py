@@ -1,6 +1,8 @@
 """Runs a command, and ends all of its processes when the program that holds the other end of stdin is gone.
 
-A program of its own, because an actor that is killed ends nothing itself.
+`python guard.py COMMAND…` is a program of its own, because an actor that is killed ends nothing itself. Ray kills an
+actor's children and their process group with it. So the command runs below a second process, in a session of its own,
+and the first one, Ray's victim, only passes SIGTERM on and ends with the command's code.
 """
 
 from __future__ import annotations
@@ -12,33 +14,56 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+class Relay:
+    """Passes SIGTERM on, also one that came before there was anybody to pass it to."""
+
+    def __init__(self) -> None:
+        self._told = False
+        self._end: Callable[[], None] | None = None
+        signal.signal(signal.SIGTERM, self._handle)
+
+    def _handle(self, *_: object) -> None:
+        self._told = True
+        if self._end:
+            self._end()
+
+    def to(self, end: Callable[[], None]) -> None:
+        self._end = end
+        if self._told:
+            end()
+
+
 def main() -> None:
+    relay = Relay()
+    if pid := os.fork():
+        relay.to(lambda: os.kill(pid, signal.SIGTERM))
+        _, status = os.waitpid(pid, 0)
+        os._exit(_code(os.waitstatus_to_exitcode(status)))
+    os.setsid()
     # Processes whose parents have ended become children of this one.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    started: list[subprocess.Popen[bytes]] = []
-
-    def end(*_: object) -> None:
-        if not started:
-            raise SystemExit(128 + signal.SIGTERM)
-        started[0].terminate()
-
-    signal.signal(signal.SIGTERM, end)
     command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-    started.append(command)
+    relay.to(command.terminate)
 
     def watch() -> None:
-        while sys.stdin.buffer.read(1):
+        while os.read(0, 1):
             pass
         command.kill()
 
     threading.Thread(target=watch, daemon=True).start()
     code = command.wait()
     _end_rest()
-    os._exit(code if code >= 0 else 128 - code)
+    os._exit(_code(code))
+
+
+def _code(code: int) -> int:
+    """As a shell says it: 128 and the number of a signal."""
+    return code if code >= 0 else 128 - code
 
 
 def _end_rest() -> None:

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from multiprocessing import current_process, parent_process
 from multiprocessing.util import register_after_fork
 from types import FrameType
 from typing import Any
@@ -45,9 +46,9 @@ _PATIENCE = 5.0
 _TURN_SECONDS = 2.0
 # A process at its end waits for the signal of its agent, which waits for the others. Without one, it has not succeeded.
 _SIGNAL_SECONDS = 900.0
-# How often a process looks whether its parent has ended, in seconds.
-_PARENT_PACE = 1.0
 _UNSIGNALLED = 75
+# How often a process that loads data looks whether its parent has ended, in seconds.
+_PARENT_PACE = 1.0
 
 
 class Signal:
@@ -77,29 +78,20 @@ class Signal:
             self._before(number, frame)
 
 
-class _Forks:
-    """Blocks SIGTERM during a fork, and so in threads that libraries start in the child, as gRPC does."""
-
-    def __init__(self) -> None:
-        self._masks = threading.local()
-        os.register_at_fork(before=self._block, after_in_parent=self._restore, after_in_child=self._restore)
-        register_after_fork(self, _outlive)
-
-    def _block(self) -> None:
-        self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-    def _restore(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.before)
-
-
 def _outlive(_: object) -> None:
-    """Lets a process of `multiprocessing` ignore a signal that all processes of a job get, while its parent lives.
+    """Lets a process that loads data ignore a SIGTERM that all processes of a job get, while its parent lives.
 
-    A training loop that comes to its end needs those that load its data. The parent's own signal ends them as before.
+    Runs in each new process of `multiprocessing`. A training loop that comes to its end needs those that load its data.
+    Their parent's signal ends them as before. Programs that they start inherit that SIGTERM is blocked, and have to be
+    ended otherwise.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=_await_parent, args=(os.getppid(),), name="trainmaster-parent", daemon=True).start()
+    target, parent = getattr(current_process(), "_target", None), parent_process()
+    loads = getattr(target, "__module__", "").startswith("torch.utils.data.")
+    # The child of a fork server can't know who sends a signal: its parent isn't the process that it works for.
+    if loads and parent and parent.pid == os.getppid():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_await_parent, args=(parent.pid,), name="trainmaster-parent", daemon=True).start()
 
 
 def _await_parent(parent: int) -> None:
@@ -277,7 +269,7 @@ _terminated = Signal()
 _decide: Callable[[], bool] | None = None
 if "TRAINMASTER_JOB" in os.environ and "RANK" in os.environ:
     # Before a script makes its first loader.
-    _forks = _Forks()
+    register_after_fork(_terminated, _outlive)
 
 
 def take_sigterm() -> None:

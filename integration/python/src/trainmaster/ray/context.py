@@ -59,6 +59,8 @@ class Assignment:
     workers: tuple[Peer, ...]
     servers: tuple[Peer, ...]
     folder: str
+    # Seconds that a worker has from `stop` to its return.
+    grace: float
 
 
 class Context:
@@ -66,6 +68,7 @@ class Context:
 
     `rank` (from 0, without gaps) and `world` are a worker's place among the current workers. `index` is the number of
     its slot, which doesn't change. `workers` and `servers` are the peers in the order of rank. `server` is the machine.
+    After `should_stop` is true, there are `grace` seconds to return. `loop` is the actor's event loop.
     """
 
     def __init__(self, assignment: Assignment, sink: Callable[[Report], None], loop: asyncio.AbstractEventLoop) -> None:
@@ -88,7 +91,8 @@ class Context:
         self._folder = Path(assignment.folder)
         self._stop = threading.Event()
         self._sink = sink
-        self._loop = loop
+        self.grace = assignment.grace
+        self.loop = loop
 
     @property
     def checkpoint(self) -> Path | None:
@@ -128,7 +132,7 @@ class Context:
 
     def get(self, refs: Sequence[Any]) -> list[Any]:
         """The results of peers' methods. Unlike `ray.get`, it doesn't warn about blocking the actor's event loop."""
-        return asyncio.run_coroutine_threadsafe(_all(refs), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(_all(refs), self.loop).result()
 
     @property
     def stopping(self) -> bool:

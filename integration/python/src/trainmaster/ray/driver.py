@@ -14,7 +14,7 @@ from typing import Any, Literal
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from ..errors import JobFailed, Refused
+from ..errors import Interrupted, JobFailed, Refused
 from ..job import Job
 from ..reporter import Reporter
 from ..reporter import Slot as FeedSlot
@@ -43,8 +43,10 @@ _GRACE = 30.0
 # A running daemon plans within this time.
 _NO_PLAN = 10.0
 _FIRST_WAIT, _LAST_WAIT = 1.0, 30.0
-# The number of failures without a step between them that ends a job.
+# The number of failures that ends a job, without a step or a minute of running between them.
 _MOST_FAILURES = 8
+# A round of so many seconds counts as one with a step: not all programs report.
+_STEADY = 60.0
 _MOST_REFUSALS = 1000
 
 
@@ -133,6 +135,7 @@ class Driver:
         self._reporter: Reporter | None = None
         self._reported = 0  # incarnation
         self._round = 0
+        self._round_at = 0.0
         self._runs: dict[Any, Slot] = {}  # by the ObjectRef of a worker's `run`
         self._polls: dict[Any, Slot] = {}
         self._ends: dict[Slot, RoundEnd] = {}
@@ -428,6 +431,7 @@ class Driver:
     def _begin_round(self) -> None:
         assert self._running, "a round is of what runs"
         self._round += 1
+        self._round_at = time.monotonic()
         running, self._ends = self._running, {}
         placed = slots.ordered(running.placed)
         peers = {slot: Peer(slot.role, slot.index, running.placed[slot], self._actors[slot]) for slot in placed}
@@ -447,6 +451,7 @@ class Driver:
                 workers=tuple(peers[worker] for worker in workers),
                 servers=tuple(peers[server] for server in servers),
                 folder=str(self._folder),
+                grace=self._grace(),
             )
 
         begun = [self._actors[slot].begin.remote(assignment(slot, rank)) for rank, slot in enumerate(servers)]
@@ -612,11 +617,16 @@ class Driver:
 
     def _fail(self, cause: str) -> None:
         """Gives all slots back after a failure. The job resumes from its checkpoint once the plan has slots for it."""
-        self._failures += 1
-        log.warning("%s: %s; it resumes from step %d", self._job.name, cause, self._checkpoint_step())
+        steady = self._running and time.monotonic() - self._round_at > _STEADY
+        self._failures = 1 if steady else self._failures + 1
+        step = self._checkpoint_step()
+        log.warning(
+            "%s: %s; it resumes from %s", self._job.name, cause, f"step {step}" if step else "its last checkpoint"
+        )
         if self._failures >= _MOST_FAILURES:
             raise JobFailed(
-                f"{self._job.name}: {self._failures} failures without a step between them; the last: {cause}"
+                f"{self._job.name}: {self._failures} failures without a step or a minute of running between them; the "
+                f"last: {cause}"
             )
         self._idle("failure")
         self._remove()
@@ -664,6 +674,8 @@ def _get(ref: Any) -> Any:
         while isinstance(root, RayTaskError):
             root = root.cause
         # An actor also fails if a peer that it calls is lost. All other errors are the user's code's.
+        if isinstance(root, Interrupted):
+            raise _Lost(printable(str(root))) from None
         if isinstance(root, RayError) and not (isinstance(root, RayActorError) and root.actor_init_failed):
             raise _Lost(printable(str(root).strip().partition("\n")[0])) from None
         raise JobFailed(str(error)) from None

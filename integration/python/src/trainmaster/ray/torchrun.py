@@ -11,10 +11,12 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from ray.util import get_node_ip_address
 from .. import guard, torchrun
 from .._proto import feed_pb2 as pb
 from .._proto import feed_pb2_grpc, job_pb2
-from ..errors import TrainmasterError
+from ..errors import Interrupted, TrainmasterError
 from ..job import Job
 from ..tally import Report
 from .context import Context
@@ -33,29 +35,41 @@ from .context import Context
 _TURN = 0.1
 # Maximum bytes of a call. A batch of reports is smaller.
 _LONGEST = 1 << 20
-# Each agent and each training process that watches holds a thread.
-_THREADS = 64
+# An agent and the process of rank 0 watch, each with a thread. Their other calls are short.
+_THREADS = 8
+_MOST_CALLS = 32
+# Variables of an outer job, if Ray was started in one.
+_OUTER = ("TRAINMASTER_", "PET_", "TORCHELASTIC_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "RANK", "WORLD_SIZE")
 
 
 @dataclass(frozen=True)
 class Torchrun:
-    """Workers that run a script of PyTorch: `tm.fit(job, worker=Torchrun("train.py", ("--lr=0.1",)))`.
+    """Workers that run a script of PyTorch: `tm.fit(job, worker=Torchrun("train.py", ["--lr=0.1"]))`.
 
     All nodes need the script and PyTorch. It has to continue from its own checkpoints, on any number of processes, and
     can use `trainmaster.report` and `trainmaster.should_stop`.
 
     `processes` is the number of training processes of a worker, by default one for each of its GPUs. `folder` is where
     the script runs, by default the driver's folder, and `checkpoints` where it writes checkpoints, from `folder` on.
+
+    Raises `TrainmasterError` if an argument isn't allowed.
     """
 
     script: str | Path
-    arguments: tuple[str, ...] = ()
+    arguments: list[str] | tuple[str, ...] = ()
     processes: int | None = None
-    folder: str | Path = field(default_factory=Path.cwd)
+    folder: str | Path = "."
     checkpoints: str | Path = "checkpoints"
     env: Mapping[str, str] = field(default_factory=dict)
     # Known to all processes of the job, and to no others.
     secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.arguments, str):
+            raise TrainmasterError(f"arguments: {self.arguments!r} must be a list of words")
+        if self.processes is not None and not 1 <= self.processes <= 1024:
+            raise TrainmasterError(f"processes: {self.processes} must be from 1 to 1024")
+        object.__setattr__(self, "folder", Path(self.folder).expanduser().absolute())
 
     def launched(self, job: Job) -> Job:
         """The job with the label that says what a change costs it."""
@@ -71,39 +85,63 @@ class Agent:
     """A worker: in each round, an agent of `torchrun` that trains with those of the other workers."""
 
     def __init__(self, job: Torchrun) -> None:
+        here = get_node_ip_address()
+        if not find_spec("torch"):
+            raise TrainmasterError(f"{sys.executable} on {here} has no PyTorch")
+        if not Path(job.folder, job.script).is_file():
+            raise TrainmasterError(f"{Path(job.folder, job.script)} is no file on {here}")
         self._job = job
-        self._loop = asyncio.get_event_loop()
-        # The addresses of this worker's agents, by round.
+        self._host = here
+        # The addresses of this worker's agents, by round, and the last round that has ended. Of the event loop.
         self._addresses: dict[int, asyncio.Future[str]] = {}
+        self._ended = 0
 
     async def address(self, round: int) -> str:
-        """The address of the agent of a round, once it is there. Peers call this."""
+        """The address of the agent of a round, once it is there. Peers call this.
+
+        Raises `Interrupted` if the round has ended.
+        """
         return await self._address(round)
 
     def _address(self, round: int) -> asyncio.Future[str]:
-        return self._addresses.setdefault(round, self._loop.create_future())
+        if round <= self._ended:
+            raise Interrupted(f"round {round} has ended")
+        return self._addresses.setdefault(round, asyncio.get_running_loop().create_future())
+
+    async def _announce(self, round: int, address: str) -> None:
+        if round > self._ended and not (known := self._address(round)).done():
+            known.set_result(address)
+
+    async def _end(self, round: int) -> None:
+        self._ended = round
+        for at in [at for at in self._addresses if at <= round]:
+            if not (known := self._addresses.pop(at)).done():
+                known.set_exception(Interrupted(f"round {at} has ended"))
+                known.exception()  # nobody has to ask for it
 
     def run(self, ctx: Context) -> None:
         def announce(address: str) -> None:
-            self._loop.call_soon_threadsafe(self._announce, ctx.round, address)
+            asyncio.run_coroutine_threadsafe(self._announce(ctx.round, address), ctx.loop)
 
         feed = _Feed(ctx, self._job.secret, announce)
-        threading.Thread(target=feed.meet, daemon=True).start()
+        threading.Thread(target=feed.meet, name="trainmaster-meet", daemon=True).start()
         try:
-            # Its stdin is closed at the latest when this actor ends.
-            stdin, env = subprocess.PIPE, self._env(ctx, feed)
-            with subprocess.Popen(self._command(), cwd=self._job.folder, env=env, stdin=stdin) as agent:
-                code = self._wait(ctx, agent)
+            with tempfile.TemporaryDirectory(prefix="trainmaster-") as scratch:
+                # An agent that is stopped at the end of its training says here that it was done before.
+                done = Path(scratch, "done")
+                env = self._env(ctx, feed) | {"TRAINMASTER_DONE_FILE": str(done)}
+                # Its stdin is closed at the latest when this actor ends.
+                with subprocess.Popen(self._command(), cwd=self._job.folder, env=env, stdin=subprocess.PIPE) as agent:
+                    code = self._wait(ctx, agent)
+                complete = code == 0 or done.exists()
         finally:
             feed.close()
-        if not ctx.left and code:
-            raise TrainmasterError(f"{self._job.script}: torchrun ended with code {code}; see the worker's output")
-
-    def _announce(self, round: int, address: str) -> None:
-        known = self._address(round)
-        if not known.done():
-            known.set_result(address)
-        self._addresses = {at: address for at, address in self._addresses.items() if at >= round}
+            asyncio.run_coroutine_threadsafe(self._end(ctx.round), ctx.loop).result()
+        if complete:
+            ctx.left = False
+        elif not ctx.left:
+            where = f"worker {ctx.index} on {self._host}"
+            raise Interrupted(f"{self._job.script}: torchrun ended with code {code} in {where}; see its output")
 
     def _wait(self, ctx: Context, agent: subprocess.Popen[bytes]) -> int:
         """Waits for the agent's end. If the worker has to stop, the agent is told once, and its script may save."""
@@ -117,17 +155,18 @@ class Agent:
 
     def _command(self) -> list[str]:
         agent = [sys.executable, "-m", torchrun.__name__, str(self._job.script), *self._job.arguments]
-        return [sys.executable, guard.__file__, *agent]
+        # Isolated, because the folder of a program would be searched for modules first.
+        return [sys.executable, "-I", guard.__file__, *agent]
 
     def _env(self, ctx: Context, feed: _Feed) -> dict[str, str]:
         demand = ctx.job.worker.demand("worker")
         gpus = max((amount // 1000 for name, amount in demand.items() if name.startswith("gpu")), default=0)
         return {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith(_OUTER)},
             **self._job.env,
             "TRAINMASTER_FEED": feed.place,
             "TRAINMASTER_TOKEN": self._job.secret,
-            "TRAINMASTER_ADDRESS": get_node_ip_address(),
+            "TRAINMASTER_ADDRESS": self._host,
             "TRAINMASTER_JOB": ctx.job.name,
             "TRAINMASTER_JOB_NAME": ctx.job.name,
             "TRAINMASTER_ROLE": "worker",
@@ -149,13 +188,15 @@ class _Feed(feed_pb2_grpc.FeedServicer):
 
     def __init__(self, ctx: Context, secret: str, announce: Callable[[str], None]) -> None:
         self._ctx = ctx
-        self._bearer = f"Bearer {secret}"
+        self._bearer = f"Bearer {secret}".encode()
         self._announce = announce
         self._lock = threading.Condition()
-        self._assignment: pb.Assignment | None = None
+        self._peers: list[pb.Peer] = []
+        self._seq = 0
         self._closed = False
-        options = [("grpc.max_receive_message_length", _LONGEST)]
-        self._server = grpc.server(futures.ThreadPoolExecutor(_THREADS), options=options)
+        pool = futures.ThreadPoolExecutor(_THREADS)
+        options = [("grpc.max_receive_message_length", _LONGEST), ("grpc.so_reuseport", 0)]
+        self._server = grpc.server(pool, options=options, maximum_concurrent_rpcs=_MOST_CALLS)
         feed_pb2_grpc.add_FeedServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         self.place = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
@@ -172,21 +213,18 @@ class _Feed(feed_pb2_grpc.FeedServicer):
         try:
             addresses = ctx.get([worker.address.remote(ctx.round) for worker in ctx.workers])
         except RayError:
-            return  # The driver knows.
-        peers = [
-            pb.Peer(
-                slot=job_pb2.Slot(role=job_pb2.SLOT_ROLE_WORKER, index=worker.index, server=worker.server),
-                address=address,
-            )
-            for worker, address in zip(ctx.workers, addresses, strict=True)
-        ]
+            return  # The driver ends the round, or has done it.
+        worker = job_pb2.SLOT_ROLE_WORKER
         with self._lock:
-            self._assignment = pb.Assignment(incarnation=ctx.round, revision=1, peers=peers)
+            self._peers = [
+                pb.Peer(slot=job_pb2.Slot(role=worker, index=peer.index, server=peer.server), address=address)
+                for peer, address in zip(ctx.workers, addresses, strict=True)
+            ]
             self._lock.notify_all()
 
     def _check(self, context: Any) -> None:
         given = dict(context.invocation_metadata()).get("authorization", "")
-        if not secrets.compare_digest(str(given).encode(), self._bearer.encode()):
+        if not secrets.compare_digest(str(given).encode(), self._bearer):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not this job's")
 
     def Watch(self, request: pb.WatchRequest, context: Any) -> Iterator[pb.Assignment]:
@@ -195,10 +233,11 @@ class _Feed(feed_pb2_grpc.FeedServicer):
             self._announce(request.address)
         context.add_callback(self._wake)
         with self._lock:
-            self._lock.wait_for(lambda: self._closed or self._assignment or not context.is_active())
-            assignment = self._assignment
-        if assignment:
-            yield assignment
+            self._lock.wait_for(lambda: self._closed or self._peers or not context.is_active())
+            peers, last = self._peers, self._seq
+        if peers:
+            grace = int(self._ctx.grace * 1000)
+            yield pb.Assignment(incarnation=self._ctx.round, revision=1, peers=peers, grace_ms=grace, last_seq=last)
         with self._lock:
             self._lock.wait_for(lambda: self._closed or not context.is_active())
 
@@ -208,19 +247,20 @@ class _Feed(feed_pb2_grpc.FeedServicer):
 
     def Report(self, request: pb.ReportRequest, context: Any) -> pb.ReportReply:
         self._check(context)
-        for progress in request.progress:
-            self._ctx.converged = progress.converged
-            self._ctx.take(
-                Report(
-                    progress.step,
-                    progress.loss if progress.HasField("loss") else None,
-                    progress.examples,
-                    progress.epoch,
-                    progress.accuracy if progress.HasField("accuracy") else None,
-                    progress.steps_per_epoch,
-                )
-            )
+        with self._lock:
+            for progress in request.progress:
+                # A message that is sent again after a lost answer.
+                if progress.seq > self._seq:
+                    self._seq = progress.seq
+                    self._take(progress)
         return pb.ReportReply(accepted=True)
+
+    def _take(self, progress: pb.Progress) -> None:
+        self._ctx.converged = progress.converged
+        loss = progress.loss if progress.HasField("loss") else None
+        accuracy = progress.accuracy if progress.HasField("accuracy") else None
+        epochs = progress.epoch, accuracy, progress.steps_per_epoch
+        self._ctx.take(Report(progress.step, loss, progress.examples, *epochs))
 
     def Acknowledge(self, request: pb.AcknowledgeRequest, context: Any) -> pb.AcknowledgeReply:
         self._check(context)
