@@ -29,6 +29,7 @@ class Elastic:
         self._folder = folder
         self._feed = Feed()
         self._agents: dict[int, Agent] = {}
+        self._left: list[Agent] = []
 
     def change(self, *indices: int) -> None:
         new = [index for index in indices if index not in self._agents]
@@ -43,7 +44,7 @@ class Elastic:
         """They end by themselves."""
 
     def end(self) -> None:
-        for agent in self._agents.values():
+        for agent in (*self._agents.values(), *self._left):
             agent.end()
         self._feed.go_away()
 
@@ -70,7 +71,8 @@ class Stock(Elastic):
 
     def _leave(self, indices: list[int]) -> None:
         for index in indices:
-            self._agents.pop(index).process.terminate()
+            self._left.append(self._agents.pop(index))
+            self._left[-1].process.terminate()
 
 
 def pause(folder: Path, world: int) -> float:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +19,12 @@ pytest.importorskip("torch")
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from trainmaster import TrainmasterError
-from trainmaster.rendezvous import Clock, Meeting
+from trainmaster.rendezvous import _ENDING, Clock, Meeting, PlanRendezvous
 from trainmaster.testing import wait_for
 from trainmaster.torchrun import handler
 
 from .agents import SCRIPT, Agent, Feed, began, steps, wait_for_world
+from .test_stop import Store
 
 Start = Callable[..., Agent]
 
@@ -172,6 +174,7 @@ def asking() -> str:
 UNEVEN = """
 import os, time
 from pathlib import Path
+from types import SimpleNamespace
 Path(f"ready-{os.environ['RANK']}").touch()
 while os.environ["RANK"] == "0" and not Path("go").exists():
     time.sleep(0.05)
@@ -312,3 +315,16 @@ def test_a_folder_with_many_files_is_looked_at_in_part(tmp_path: Path, monkeypat
         (tmp_path / f"empty/{at}").mkdir(parents=True)
     assert not Clock(tmp_path / "empty").ticks
     assert len(looked) == 10
+
+
+def test_a_training_is_done_once_the_processes_of_all_agents_have_ended() -> None:
+    agent = PlanRendezvous.__new__(PlanRendezvous)
+    store = Store()
+    formed: Any = SimpleNamespace(agents=store, meeting=SimpleNamespace(agents=((0, "a:1"), (1, "b:1"))))
+    assert not agent._have_ended(formed)
+    # To ask changes nothing: the key's existence tells other agents that a training ends.
+    assert not store.check([_ENDING])
+    store.add(_ENDING, 1)
+    assert not agent._have_ended(formed)
+    store.add(_ENDING, 1)
+    assert agent._have_ended(formed)

@@ -6,6 +6,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::atomic::{AtomicU16, Ordering},
     thread,
     time::{Duration, Instant, SystemTime},
 };
@@ -71,7 +72,11 @@ pub(crate) fn said(command: &mut Command) -> String {
 }
 
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    // None of those that the system gives to connections: one could take it before the daemon listens.
+    let first = (std::process::id() % 97) as u16 * 100;
+    let mut ports = std::iter::repeat_with(|| 10_000 + (first + TRIED.fetch_add(1, Ordering::Relaxed)) % 10_000);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 /// Waits for a result.

@@ -29,18 +29,27 @@ class Relay:
 
     def _handle(self, *_: object) -> None:
         self._told = True
-        if self._end:
-            self._end()
+        self._pass_on()
 
     def to(self, end: Callable[[], None]) -> None:
         self._end = end
         if self._told:
-            end()
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        # It may have ended just now.
+        with contextlib.suppress(ProcessLookupError):
+            if self._end:
+                self._end()
 
 
 def main() -> None:
+    # A new process forgets signals that Python has noticed but not handled yet, but none that wait in the kernel.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     relay = Relay()
-    if pid := os.fork():
+    pid = os.fork()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    if pid:
         relay.to(lambda: os.kill(pid, signal.SIGTERM))
         _, status = os.waitpid(pid, 0)
         os._exit(_code(os.waitstatus_to_exitcode(status)))

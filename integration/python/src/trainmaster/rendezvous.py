@@ -298,7 +298,7 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
         done = os.environ.get("TRAINMASTER_DONE_FILE")
         with contextlib.suppress(RuntimeError, OSError):
             # Each failure of training processes has led to a new rendezvous, after which none is in its end.
-            if done and (self._succeeded or (formed and self._ends(formed))):
+            if done and (self._succeeded or (formed and self._have_ended(formed))):
                 Path(done).touch()
         self._lookout.join(_STORE_TIMEOUT.total_seconds() + 1)
         self._watch.close()
@@ -481,7 +481,12 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
         return bool(_later(formed.room, formed.round))
 
     def _ends(self, formed: _Formed) -> bool:
+        """Whether the training processes of some agent have ended by themselves."""
         return bool(formed.agents.check([_ENDING]))
+
+    def _have_ended(self, formed: _Formed) -> bool:
+        """Whether those of all agents have."""
+        return self._ends(formed) and int(formed.agents.add(_ENDING, 0)) >= len(formed.meeting.agents)
 
     def _released(self, formed: _Formed, newest: Meeting, since: float, clock: Clock) -> bool:
         """Whether a change happens now. The first agent that finds the checkpoint complete tells all others."""

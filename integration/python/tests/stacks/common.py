@@ -42,7 +42,7 @@ class Net(torch.nn.Module):
             file.write("".join(f"{at}\n" for at in number.tolist()))
         # Until the test needs no more time.
         if not Path("hurry").exists():
-            time.sleep(0.01 if Path("quick").exists() else 0.3)
+            time.sleep(0.01 if Path("quick").exists() else float(os.environ.get("PACE", "0.3")))
         return {"loss": ((self.layers(x) - y) ** 2).mean()}
 
 

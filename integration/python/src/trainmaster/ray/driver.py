@@ -43,10 +43,10 @@ _GRACE = 30.0
 # A running daemon plans within this time.
 _NO_PLAN = 10.0
 _FIRST_WAIT, _LAST_WAIT = 1.0, 30.0
-# The number of failures that ends a job, without a step or a minute of running between them.
+# The number of failures that ends a job, without a new step or ten minutes of running between them.
 _MOST_FAILURES = 8
-# A round of so many seconds counts as one with a step: not all programs report.
-_STEADY = 60.0
+# A round of so many seconds counts as one with a new step: not all programs report.
+_STEADY = 600.0
 _MOST_REFUSALS = 1000
 
 
@@ -146,6 +146,8 @@ class Driver:
         self._how: Literal["start", "live", "restart", "failure"] = "start"
         self._unmeasured: Change | None = None
         self._failures = 0
+        # The last step that was reported before any failure.
+        self._failed_at = -1
         self._not_before = 0.0
         self._shown = ""
         # The current plan can't be read, and a warning was logged.
@@ -510,6 +512,9 @@ class Driver:
                     self._measured(self._unmeasured)
                 self._reporter.report(report, leads=chief)
             if chief:
+                # A script that always fails at the same step makes no progress.
+                if report.step > self._failed_at:
+                    self._failures = 0
                 self._last = report
                 self._result.step = report.step
                 self._result.epoch = report.epoch or self._result.epoch
@@ -517,7 +522,7 @@ class Driver:
 
     def _measured(self, change: Change) -> None:
         """Measures a change at the first step in the new shape."""
-        self._unmeasured, self._failures = None, 0
+        self._unmeasured = None
         now = time.monotonic()
         cost = (now - self._idle_since) * 1000
         if change.how != "live":
@@ -619,14 +624,15 @@ class Driver:
         """Gives all slots back after a failure. The job resumes from its checkpoint once the plan has slots for it."""
         steady = self._running and time.monotonic() - self._round_at > _STEADY
         self._failures = 1 if steady else self._failures + 1
+        self._failed_at = max(self._failed_at, self._result.step)
         step = self._checkpoint_step()
         log.warning(
             "%s: %s; it resumes from %s", self._job.name, cause, f"step {step}" if step else "its last checkpoint"
         )
         if self._failures >= _MOST_FAILURES:
             raise JobFailed(
-                f"{self._job.name}: {self._failures} failures without a step or a minute of running between them; the "
-                f"last: {cause}"
+                f"{self._job.name}: {self._failures} failures without a new step or ten minutes of running between "
+                f"them; the last: {cause}"
             )
         self._idle("failure")
         self._remove()

@@ -39,7 +39,11 @@ _LONGEST = 1 << 20
 _THREADS = 8
 _MOST_CALLS = 32
 # Variables of an outer job, if Ray was started in one.
-_OUTER = ("TRAINMASTER_", "PET_", "TORCHELASTIC_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "RANK", "WORLD_SIZE")
+_OUTER = ("TRAINMASTER_", "PET_", "TORCHELASTIC_")
+_OUTER_NAMES = {
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+}
 
 
 @dataclass(frozen=True)
@@ -161,8 +165,9 @@ class Agent:
     def _env(self, ctx: Context, feed: _Feed) -> dict[str, str]:
         demand = ctx.job.worker.demand("worker")
         gpus = max((amount // 1000 for name, amount in demand.items() if name.startswith("gpu")), default=0)
+        outer = {name for name in os.environ if name.startswith(_OUTER) or name in _OUTER_NAMES}
         return {
-            **{name: value for name, value in os.environ.items() if not name.startswith(_OUTER)},
+            **{name: value for name, value in os.environ.items() if name not in outer},
             **self._job.env,
             "TRAINMASTER_FEED": feed.place,
             "TRAINMASTER_TOKEN": self._job.secret,
