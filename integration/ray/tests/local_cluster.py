@@ -163,7 +163,7 @@ class Cluster:
         wait_for("the raylets to follow", lambda: all(node.poll() is not None for node in self.nodes.values()))
 
     def _kill_child(self, parent: subprocess.Popen[bytes], name: str) -> None:
-        found = [pid for pid in self.processes() if _parent(pid) == parent.pid and _name(pid) == name]
+        found = [pid for pid in self.processes() if parent_of(pid) == parent.pid and _name(pid) == name]
         assert len(found) == 1, f"{name}s below {parent.pid}: {found}"
         os.kill(found[0], signal.SIGKILL)
         parent.wait()
@@ -244,7 +244,7 @@ def _kill(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:

@@ -27,7 +27,7 @@ from trainmaster.ray.torchrun import _Feed
 from trainmaster.testing import PATIENCE, Daemon, wait_for
 
 from .conftest import Run, forget
-from .local_cluster import Cluster
+from .local_cluster import Cluster, parent_of
 
 PYTHON = Path(__file__).resolve().parents[2] / "python"
 EPOCHS, EXAMPLES, STEPS = 20, 500, 420
@@ -137,7 +137,7 @@ def test_no_process_survives_its_actor(cluster: Cluster, daemon: Daemon, tmp_pat
     wait_for("steps", lambda: len(trained(net)) > 72)
     before, starts = set(of_job(net)), len(begun(net))
     if how == "worker":
-        actors = [pid for pid in map(parent, before) if pid and b"ray::WorkerHost" in command(pid)]
+        actors = [pid for pid in map(parent_of, before) if pid and b"ray::WorkerHost" in command(pid)]
         os.kill(actors[0], signal.SIGKILL)
     elif how == "driver":
         driver.kill()
@@ -152,13 +152,6 @@ def test_no_process_survives_its_actor(cluster: Cluster, daemon: Daemon, tmp_pat
         assert driver.wait(PATIENCE) == 0
     driver.wait(PATIENCE)
     wait_for("the end of all processes", lambda: not of_job(net))
-
-
-def parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def command(pid: int) -> bytes:
