@@ -33,10 +33,10 @@ fn main() -> Result<()> {
 const INTRODUCTION: &str = "\
 # How well the fits do
 
-Made by `make fits` (which runs `trainmaster fit` on every file and nothing else); the numbers are of the machine and
-the day that wrote them. Speed errors are mean |predicted − measured| / measured. *Unseen* are the rows that the fit was
-not given, mean over 40 draws. Of ten *chosen* points the first is random, and the fit so far says least about each next
-one (`--choose`).";
+`make fits` generates this page: it runs `trainmaster fit` on every file, and nothing else. The numbers are of the
+machine and the day of the run. Speed errors are mean |predicted − measured| / measured. *Unseen* rows are those that
+the fit was not given; their errors are means over 40 draws. Of ten *chosen* points the first is random. Each next one
+is the point about which the fit so far says least (`--choose`).";
 
 struct Tools {
     trainmaster: PathBuf,
@@ -108,15 +108,16 @@ const SPEED_HEADER: &str = "| rows of | points | error from all points | error o
 /// Replicas, servers, batch and speed of the measured placements (all-reduce on 1 to 16 GPUs, several batch sizes).
 fn placements(tools: &Tools, data: &Path, scratch: &Path) -> Result<()> {
     println!(
-        "\n## Speed on measured placements\n\nAll-reduce training, step times measured by the Pollux authors at many \
-         placements and batch sizes. *Servers unknown*\n\
-         is the form without the network's levels, and `paper` the plain least squares of Optimus without what was \
-         added to it.\n\
-         The paper's bar is 10 % from 10 pairs, ours 5 %. Placements that differ in nothing the model looks at differ \
-         by 3 to 6 %\n\
-         among themselves. The usual values of the levels' terms were chosen on these files, and the rule that chooses \
-         the form\n\
-         was judged on them. The intervals are those of draws where the form by levels was chosen.\n\n\
+        "\n## Speed on measured placements\n\nAll-reduce training. The Pollux authors measured the step times at many \
+         placements and batch sizes. *Servers unknown* is\n\
+         the form without the network's levels. `paper` is the plain least squares of Optimus, without what was added \
+         to it. The\n\
+         paper's bar is 10 % from 10 pairs, ours is 5 %. Placements that are equal in everything that the model \
+         considers differ\n\
+         by 3 to 6 % among themselves. The usual values of the levels' terms were chosen on these files, and the rule \
+         that\n\
+         chooses the form was judged on them. The intervals are those of the draws in which the form with levels was \
+         chosen.\n\n\
          {SPEED_HEADER}"
     );
     for app in ["cifar10", "deepspeech2", "imagenet"] {
@@ -142,15 +143,15 @@ fn placements(tools: &Tools, data: &Path, scratch: &Path) -> Result<()> {
 /// and on this machine's own processors.
 fn grid(tools: &Tools, scratch: &Path) -> Result<()> {
     println!(
-        "\n## Speed on grids measured with the trainer\n\nReal processes on this machine that exchange gradients with \
-         parameter servers. *Own devices*: 1 to 8 parameter\n\
-         servers, 1 to 8 workers, each with an emulated device and network card of its own (a mini-batch of 256 takes \
-         0.3 s\n\
-         on one worker, 25 MiB of parameters through 1 Gbit/s), as on a cluster. *Shared processors*: 1 to 4 parameter \
-         servers,\n\
-         1 to 6 workers, without emulation. With few cores, more processes share the same processors, which no term of \
-         the model\n\
-         describes. The forms of parameter servers give no intervals.\n\n\
+        "\n## Speed on grids measured with the trainer\n\nReal processes on this machine exchange gradients with \
+         parameter servers. *Own devices*: 1 to 8 parameter servers and 1\n\
+         to 8 workers, each with its own emulated device and network card, as on a cluster (a mini-batch of 256 takes \
+         0.3 s on\n\
+         one worker; 25 MiB of parameters go through 1 Gbit/s). *Shared processors*: 1 to 4 parameter servers and 1 \
+         to 6 workers,\n\
+         without emulation. With few cores, more processes share the same processors, and no term of the model \
+         describes this.\n\
+         The forms of parameter servers give no intervals.\n\n\
          {SPEED_HEADER}"
     );
     let own: &[&str] = &[
@@ -207,12 +208,13 @@ fn losses(tools: &Tools, data: &Path, scratch: &Path) -> Result<()> {
         curves.push(Curve { name: label("nanogpt", &file), unit: "step", rows });
     }
     println!(
-        "\n## Loss\n\n`rmse` is over the fitted rows, on losses divided by the largest; *final* is the error of the \
-         last loss as predicted;\n\
-         *converges* the error of the predicted point of convergence (0.2 % of the first loss, 3 rows in a row) \
-         against where the\n\
-         measured curve meets that rule, where it does so after the fitted rows. The paper's bar is about 20 %, \
-         ours 10 %.\n\
+        "\n## Loss\n\n`rmse` is over the fitted rows, on losses divided by the largest loss. *final* is the error of \
+         the predicted last loss.\n\
+         *converges* is the error of the predicted point of convergence (0.2 % of the first loss, 3 rows in a row) \
+         against the\n\
+         point where the measured curve meets that rule, if it meets it after the fitted rows. The paper's bar is \
+         about 20 %,\n\
+         ours is 10 %.\n\
          \n\
          | curve | rows | family | rmse, all | family, first half | rmse, first half | final, first half | \
          converges, first half |\n\
