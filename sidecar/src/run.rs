@@ -6,6 +6,7 @@ use clap::Args;
 use rustix::fs::{Access, access};
 use tokio::signal::unix::{SignalKind, signal};
 use toml::{Table, Value};
+use tonic::Code;
 use trainmaster_core::{
     JobSpec,
     job::LONGEST_FILE,
@@ -83,6 +84,7 @@ pub(crate) async fn run(args: &RunArgs, server: &ServerArgs, output: Output) -> 
     if let Some(program) = args.command.first().filter(|_| server.is_local()) {
         look_up(program)?;
     }
+    let server = &server.settled();
     let daemon = Daemon::connect(server).await?;
     // From here on, a signal cancels the job instead of ending this program.
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -142,8 +144,14 @@ async fn follow(mut daemon: Daemon, server: &ServerArgs, number: u64, name: &str
     let mut before = String::new();
     loop {
         let request = ListRequest { all: true, specs: false };
-        let stream = daemon.jobs().watch(request).await;
-        let mut stream = stream.map_err(|status| daemon.failure(&status).about(name))?.into_inner();
+        let mut stream = match daemon.jobs().watch(request).await {
+            Ok(stream) => stream.into_inner(),
+            Err(status) if status.code() == Code::Unavailable => {
+                daemon = again(server, number).await;
+                continue;
+            }
+            Err(status) => return Err(daemon.failure(&status).about(name)),
+        };
         loop {
             let reply = tokio::select! {
                 reply = stream.message() => Some(reply),

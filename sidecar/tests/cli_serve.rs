@@ -56,8 +56,14 @@ impl Served {
 
     /// With an adapter.
     fn with(adapter: &str, state: &Path, more: &[&str]) -> Self {
-        let args = ["serve", "--json", "--listen", "127.0.0.1:0", "--adapter", adapter, "--state-dir"];
+        Self::at("127.0.0.1:0", notes(), adapter, state, more)
+    }
+
+    /// At an address, with the folder of its discovery file.
+    fn at(listen: &str, notes: &Path, adapter: &str, state: &Path, more: &[&str]) -> Self {
+        let args = ["serve", "--json", "--listen", listen, "--adapter", adapter, "--state-dir"];
         let mut command = trainmaster(&[&args[..], &[state.to_str().unwrap()], more].concat());
+        command.env("XDG_STATE_HOME", notes);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -122,7 +128,7 @@ fn a_start_that_waits_for_a_pipe_can_be_ended() {
     let args = ["serve", "--listen", "127.0.0.1:0", "--adapter", &adapter, "--state-dir", state.to_str().unwrap()];
     let mut command = trainmaster(&args);
     let mut child = command.env("TRAINMASTER_LOG", "error").stderr(Stdio::piped()).spawn().unwrap();
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(600);
     while !state.join("journal.redb").exists() {
         assert!(Instant::now() < end && child.try_wait().unwrap().is_none(), "it waits for the pipe");
         sleep(Duration::from_millis(20));
@@ -165,7 +171,7 @@ fn a_job_lives_from_submit_to_cancel() {
 
 /// Waits until `explain` has the words.
 fn explains(daemon: &Served, job: &str, words: &str) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(600);
     loop {
         let explained = daemon.works(&["explain", job]);
         if explained.contains(words) {
@@ -183,7 +189,7 @@ fn are_told(logs: &Path, words: &str, programs: usize) {
         let logs = logs.filter_map(|entry| fs::read_to_string(entry.path()).ok());
         logs.filter(|log| log.contains(words)).count()
     };
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(600);
     while told() < programs {
         assert!(Instant::now() < end, "{} of {programs} programs were told: {words}", told());
         sleep(Duration::from_millis(100));
@@ -214,6 +220,33 @@ fn a_cut_model_gets_whole_groups_and_is_told_how_it_is_cut() {
     are_told(&state.join("adapters/local/logs/1-cut"), "tp=2 pp=2 ep=1", 4);
     daemon.works(&["cancel", "cut"]);
     daemon.works(&["watch", "--until-idle"]);
+    assert_eq!(daemon.terminate(), Some(0));
+}
+
+#[test]
+fn a_run_goes_on_when_its_daemon_starts_again_and_is_not_found_yet() {
+    let folder = TempDir::new().unwrap();
+    let [cluster, state, end] = ["cluster.toml", "state", "end"].map(|name| folder.path().join(name));
+    fs::write(&cluster, "[[server]]\nname = \"a\"\ncpu = 8\nmemory = \"1GiB\"\n").unwrap();
+    let adapter = format!("local={}", cluster.display());
+    let daemon = Served::with(&adapter, &state, &["--engine", "fifo"]);
+    let url = daemon.url.clone();
+    let script = format!("until [ -e {} ]; do sleep 0.1; done", end.display());
+    let mut run = trainmaster(&["--server", &url, "run", "--name", "long", "--", "sh", "-c", &script])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.contains("job 1: running")));
+    drop(daemon);
+    assert!(said.any(|line| line.contains("the daemon is away; job 1 goes on")));
+    // As in the moment in which it listens already, but its discovery file isn't written.
+    let elsewhere = TempDir::new().unwrap();
+    let listen = url.trim_start_matches("http://");
+    let daemon = Served::at(listen, elsewhere.path(), &adapter, &state, &["--engine", "fifo"]);
+    fs::write(end, "").unwrap();
+    let said: Vec<String> = said.collect();
+    assert!(run.wait().unwrap().success(), "{said:#?}");
     assert_eq!(daemon.terminate(), Some(0));
 }
 
@@ -309,7 +342,7 @@ fn a_job_leaves_a_server_that_is_missing_after_a_restart() {
 
 /// Waits until a job is in a state.
 fn until_state(daemon: &Served, job: &str, wanted: &str) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(600);
     loop {
         let jobs = daemon.json(&["jobs"]);
         let jobs = jobs["jobs"].as_array().unwrap();
@@ -518,7 +551,7 @@ fn certificates_identify_callers_until_they_are_revoked() {
     make(&["revoke", "ci"]);
     let began = Instant::now();
     while with(&ci, &["jobs"]).status.success() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it is never refused");
+        assert!(began.elapsed() < Duration::from_secs(600), "it is never refused");
         sleep(Duration::from_millis(200));
     }
     let said = |output: Output| String::from_utf8(output.stderr).unwrap();

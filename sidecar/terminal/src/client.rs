@@ -112,6 +112,18 @@ impl ServerArgs {
         self.ca.clone().or_else(own)
     }
 
+    /// The same daemon with the files that are found now, for a command that outlives it: a daemon that starts again
+    /// listens a moment before it can be found.
+    pub fn settled(&self) -> Self {
+        Self {
+            server: self.server.clone(),
+            token_file: self.find_token_file(),
+            ca: self.find_ca(),
+            cert: self.cert.clone(),
+            key: self.key.clone(),
+        }
+    }
+
     /// The token for calls.
     ///
     /// # Errors
