@@ -7,19 +7,17 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::Full;
 use hyper::{
     Request, StatusCode,
     body::Bytes,
-    client::conn::http1,
     header::{AUTHORIZATION, HOST, USER_AGENT},
 };
-use hyper_util::rt::TokioIo;
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
 };
-use tokio::{net::TcpStream, time::timeout};
+use tokio::time::timeout;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use super::{
@@ -33,6 +31,7 @@ use super::{
 };
 use crate::{
     file::MOST_DEVICES,
+    http::{Connection, Failure},
     load::{Load, part},
 };
 
@@ -120,21 +119,14 @@ impl Dashboard {
         serde_json::from_slice(&body).map_err(|error| away(error.to_string()))
     }
 
-    /// Sends a GET request over a new connection, because requests are few. Redirections aren't followed, since the
-    /// token is for this dashboard only.
-    async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
-        let stream = TcpStream::connect(&self.address).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // The task ends when the sender is dropped.
-        tokio::spawn(connection);
+    /// Sends a GET request over a new connection, because requests are few.
+    async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Failure> {
         // Older dashboards fail without a user agent.
         let mut request = Request::get(path).header(HOST, &self.address).header(USER_AGENT, "trainmaster");
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token.as_encoded_bytes());
         }
-        let answer = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
-        let status = answer.status();
-        Ok((status, Limited::new(answer.into_body(), MOST_BYTES).collect().await?.to_bytes()))
+        Connection::open(&self.address).await?.send(request.body(Full::default())?, MOST_BYTES).await
     }
 
     fn error(&self, problem: &str, kind: Trouble) -> HeadError {

@@ -9,6 +9,8 @@ mod file;
 #[cfg(any(feature = "ray", feature = "yarn"))]
 mod foreign;
 #[cfg(any(feature = "ray", feature = "yarn"))]
+mod http;
+#[cfg(any(feature = "ray", feature = "yarn"))]
 mod load;
 
 #[cfg(feature = "local")]

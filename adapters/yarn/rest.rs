@@ -2,20 +2,17 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::{
     Method, Request, StatusCode,
     body::Bytes,
-    client::conn::http1,
     header::{ACCEPT, CONTENT_TYPE, HOST},
 };
-use hyper_util::rt::TokioIo;
 use serde::{Deserialize, de::DeserializeOwned};
 use thiserror::Error;
-use tokio::{
-    net::TcpStream,
-    time::{error::Elapsed, timeout},
-};
+use tokio::time::{error::Elapsed, timeout};
+
+use crate::http::{Connection, Failure};
 
 const ANSWER: Duration = Duration::from_secs(10);
 /// Maximum size of an answer. Ten thousand nodes need about 40 MiB.
@@ -97,9 +94,6 @@ pub(crate) struct Client {
     connection: Option<Connection>,
 }
 
-type Connection = http1::SendRequest<Full<Bytes>>;
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
 impl Client {
     pub(crate) fn new(address: String) -> Self {
         Self { address, patience: ANSWER, connection: None }
@@ -165,15 +159,12 @@ impl Client {
         let exchange = async {
             let mut connection = match connection {
                 Some(connection) => connection,
-                None => connect(&self.address).await?,
+                None => Connection::open(&self.address).await?,
             };
             let request = Request::builder().method(method.clone()).uri(path).header(HOST, &self.address);
             let request = request.header(ACCEPT, "application/json").header(CONTENT_TYPE, "application/json");
-            connection.ready().await?;
-            let answer = connection.send_request(request.body(Full::new(Bytes::from(json.to_owned())))?).await?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await?.to_bytes();
-            Ok(((status, body), connection))
+            let request = request.body(Full::new(Bytes::from(json.to_owned())))?;
+            Ok((connection.send(request, MOST_BYTES).await?, connection))
         };
         let done: Result<_, Failure> = timeout(self.patience, exchange).await?;
         Ok(done.map(|(answer, connection)| {
@@ -181,13 +172,6 @@ impl Client {
             answer
         }))
     }
-}
-
-async fn connect(address: &str) -> Result<Connection, Failure> {
-    let (connection, rest) = http1::handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
-    // The task ends when the other half is dropped.
-    tokio::spawn(rest);
-    Ok(connection)
 }
 
 #[derive(Deserialize)]

@@ -14,7 +14,7 @@ use rcgen::{
     date_time_ymd,
 };
 use serde::{Deserialize, Serialize};
-use trainmaster_daemon::{Role, default_state_dir, is_name};
+use trainmaster_daemon::{Role, is_name};
 use trainmaster_net::{is_host, secret};
 use trainmaster_proto::v1::TokenRole;
 use trainmaster_terminal::{
@@ -166,7 +166,7 @@ pub(crate) fn run(command: &CertsCommand, output: impl Fn(bool) -> Output) -> Re
         CertsCommand::Init(Answered { args, json }) => {
             if args.folder.dir.is_none() {
                 // The daemon's own folder is private, whichever command creates it.
-                secret::make_folder(&default_state_dir())?;
+                secret::make_folder(&secret::default_state_dir())?;
             }
             let mut authority = Authority::open_or_make(&args.folder.path())?;
             output(*json).show(&authority.server(&args.host, args.days)?)
@@ -187,7 +187,7 @@ pub(crate) fn run(command: &CertsCommand, output: impl Fn(bool) -> Output) -> Re
 
 impl Folder {
     fn path(&self) -> PathBuf {
-        self.dir.clone().unwrap_or_else(|| default_state_dir().join("certs"))
+        self.dir.clone().unwrap_or_else(|| secret::default_state_dir().join("certs"))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Which file of a crate may import from which: circles stay small, and no module of the core imports from a floor
-//! above its own.
+//! above its own. No crate depends on a higher one.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -53,6 +53,29 @@ const CORE: &[&str] = &[
     "testing",
 ];
 
+/// The crates, from the ground up: each depends only on those before it.
+const CRATES: &[&str] = &[
+    "trainmaster-core",
+    "trainmaster-net",
+    "trainmaster-proto",
+    "trainmaster-feed",
+    "trainmaster-manager",
+    "trainmaster-host",
+    "trainmaster-policy",
+    "trainmaster-terminal",
+    "trainmaster-daemon",
+    "trainmaster-analysis",
+    "trainmaster-demo",
+    "trainmaster-adapters",
+    "trainmaster",
+    "trainmaster-ffi",
+    "trainmaster-slurm-submit",
+    "trainmaster-slurm-agent",
+    "trainmaster-trainer",
+    "trainmaster-conformance",
+    "trainmaster-fuzz",
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
@@ -71,11 +94,9 @@ fn engines_read_claims_within_the_sites_caps() {
 
 #[test]
 fn circles_of_imports_are_small_in_every_crate() {
-    let manifest: toml::Table = fs::read_to_string(root().join("Cargo.toml")).unwrap().parse().unwrap();
-    let members = manifest["workspace"]["members"].as_array().unwrap();
     let mut wrong = Vec::new();
-    for member in members.iter().map(|member| root().join(member.as_str().unwrap())) {
-        let mut unread = sources(&member.join("src"));
+    for member in members() {
+        let mut unread = sources(&member);
         for start in ["src/lib.rs", "src/main.rs"].map(|start| member.join(start)).iter().filter(|it| it.exists()) {
             let crate_ = Crate::read(start);
             unread.retain(|file| !crate_.has(file));
@@ -86,18 +107,51 @@ fn circles_of_imports_are_small_in_every_crate() {
     assert!(wrong.is_empty(), "these files import each other, at most {LARGEST_CIRCLE} may: {wrong:#?}");
 }
 
-/// The sources below a folder, but for programs beside the main one.
+fn table(path: &Path) -> toml::Table {
+    fs::read_to_string(path).unwrap().parse().unwrap()
+}
+
+/// The folders of all crates.
+fn members() -> Vec<PathBuf> {
+    let manifest = table(&root().join("Cargo.toml"));
+    let members = manifest["workspace"]["members"].as_array().unwrap();
+    members.iter().map(|member| root().join(member.as_str().unwrap())).collect()
+}
+
+/// The sources below a folder, but for other crates, tests, and programs beside the main one.
 fn sources(folder: &Path) -> BTreeSet<PathBuf> {
     let mut sources = BTreeSet::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() && path.file_name().unwrap() != "bin" {
-            sources.extend(self::sources(&path));
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() {
+            let is_other = ["bin", "tests", "benches", "examples"].contains(&name);
+            if !is_other && !path.join("Cargo.toml").exists() {
+                sources.extend(self::sources(&path));
+            }
+        } else if name == "build.rs" {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             sources.insert(path);
         }
     }
     sources
+}
+
+#[test]
+fn no_crate_depends_on_a_higher_one() {
+    let floor = |name: &str| CRATES.iter().position(|known| *known == name);
+    let mut seen = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for member in members() {
+        let manifest = table(&member.join("Cargo.toml"));
+        let name = manifest["package"]["name"].as_str().unwrap();
+        let own = floor(name).unwrap_or_else(|| panic!("{name} is not in the list of crates"));
+        seen.insert(own);
+        let uses = manifest.get("dependencies").and_then(toml::Value::as_table).into_iter().flat_map(|all| all.keys());
+        wrong.extend(uses.filter(|used| floor(used) >= Some(own)).map(|used| format!("{name} depends on {used}")));
+    }
+    assert_eq!(seen.len(), CRATES.len(), "the list of crates is that of the workspace");
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
@@ -235,7 +289,7 @@ impl Crate {
             let child = match (&inner.content, attribute(inner, "path")) {
                 (Some((_, items)), _) => self.module(file, items, &folder.join(&name), path, Some(me)),
                 (None, Some(at)) => {
-                    let at = self.files[file].parent().unwrap().join(at);
+                    let at = self.files[file].parent().unwrap().join(at).canonicalize().unwrap();
                     let inside = at.parent().unwrap().to_path_buf();
                     self.file(at, &inside, path, Some(me))
                 }

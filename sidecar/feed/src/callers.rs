@@ -1,4 +1,4 @@
-//! Who calls: jobs by their tokens.
+//! The jobs that call, found by their tokens.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
@@ -41,7 +41,7 @@ impl Callers {
     /// The caller with this token.
     ///
     /// # Errors
-    /// What is wrong with the token.
+    /// The fault of the token.
     pub(crate) fn find(&self, token: Option<&str>) -> Result<FeedCaller, &'static str> {
         let Some(token) = token.map(hash_of) else {
             return match self.tokenless.load(SeqCst) {

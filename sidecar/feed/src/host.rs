@@ -1,5 +1,6 @@
 //! The interface between the feed and the owner of the scheduler.
 
+use async_trait::async_trait;
 use thiserror::Error;
 use trainmaster_core::{Incarnation, JobId, Revision, Role, Span};
 use trainmaster_proto::Progress;
@@ -30,7 +31,7 @@ pub struct Acknowledgement {
 }
 
 /// The owner of the scheduler.
-#[tonic::async_trait]
+#[async_trait]
 pub trait FeedHost: Send + Sync + 'static {
     /// Takes reports of one slot in order. The answer comes when the accepted ones are on disk. For each report it
     /// contains the reason if the report was ignored.

@@ -25,7 +25,7 @@ struct Odd {
     acknowledged: Mutex<Vec<Acknowledgement>>,
 }
 
-#[tonic::async_trait]
+#[async_trait::async_trait]
 impl FeedHost for Odd {
     async fn report(
         &self,

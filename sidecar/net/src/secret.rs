@@ -1,6 +1,7 @@
 //! Secrets in files. They are created for their owner alone, and refused if others can read them.
 
 use std::{
+    env,
     fs::{self, DirBuilder, OpenOptions},
     io::{self, Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
@@ -16,6 +17,14 @@ const SHORTEST: usize = 16;
 const LONGEST: u64 = 64 << 10;
 /// Minimum interval between checks of a file.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// The folder of a user's own data: `$XDG_STATE_HOME/trainmaster`, or `.local/state/trainmaster` in the home folder.
+pub fn default_state_dir() -> PathBuf {
+    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
+    // A relative path isn't allowed there.
+    let base = env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home);
+    base.unwrap_or_else(|| "/var/lib".into()).join("trainmaster")
+}
 
 /// A file with a token. It is read again when it changes. If it can't be read, the last token stays valid.
 pub struct TokenFile {

@@ -13,7 +13,6 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use tonic::transport::Uri;
-use trainmaster_daemon::default_state_dir;
 use trainmaster_net::secret;
 
 /// Content of a discovery file. It has no secret.
@@ -92,7 +91,7 @@ fn is_held(file: &File) -> bool {
 }
 
 fn folder() -> PathBuf {
-    default_state_dir().join("daemons")
+    secret::default_state_dir().join("daemons")
 }
 
 /// `127.0.0.1:7070` for `http://localhost:7070`.

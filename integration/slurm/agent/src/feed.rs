@@ -9,6 +9,7 @@ use std::{
     thread,
 };
 
+use async_trait::async_trait;
 use prometheus::Registry;
 use serde_json::json;
 use tokio::{
@@ -94,7 +95,7 @@ impl Host {
     }
 }
 
-#[tonic::async_trait]
+#[async_trait]
 impl FeedHost for Host {
     async fn report(
         &self,

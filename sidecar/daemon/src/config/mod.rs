@@ -18,7 +18,7 @@ use trainmaster_core::{
     text::{LONGEST, read_toml},
 };
 use trainmaster_manager::Adapters;
-use trainmaster_net::{Door, TlsFiles};
+use trainmaster_net::{Door, TlsFiles, secret};
 use trainmaster_policy::Choice;
 
 pub use self::limits::{DecisionConfig, JournalConfig, LimitsConfig};
@@ -191,7 +191,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], Self::DEFAULT_PORT)),
-            state_dir: default_state_dir(),
+            state_dir: secret::default_state_dir(),
             settings: Settings::default(),
             scheduler: None,
             scheduler_file: None,
@@ -313,14 +313,6 @@ impl Config {
         }
         doors
     }
-}
-
-/// `$XDG_STATE_HOME/trainmaster`, or `.local/state/trainmaster` in the home folder.
-pub fn default_state_dir() -> PathBuf {
-    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
-    // A relative path isn't allowed there.
-    let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home);
-    base.unwrap_or_else(|| "/var/lib".into()).join("trainmaster")
 }
 
 /// Parses a numeric `host:port`, or `:port` for loopback.

@@ -1,5 +1,6 @@
 //! The handle of the owner for all others.
 
+use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};
 use trainmaster_core::{Incarnation, JobId, Mode, Role};
 use trainmaster_feed::{Acknowledgement, FeedHost, Unavailable};
@@ -100,7 +101,7 @@ impl Host {
     }
 }
 
-#[tonic::async_trait]
+#[async_trait]
 impl FeedHost for Host {
     async fn report(
         &self,
