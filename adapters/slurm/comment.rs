@@ -351,7 +351,7 @@ impl Given {
         (seen == 7 && given.shape() == said).then_some(given)
     }
 
-    /// What an order gives to a job.
+    /// The slots that an order gives to a job.
     pub fn of(job: JobId, decision: DecisionId, order: &Order, run: &Run) -> Self {
         let slots = run.slots.iter().map(|(slot, placement)| ObservedSlot {
             role: slot.role,

@@ -134,7 +134,7 @@ pub struct Job {
     pub exit: u32,
 }
 
-/// What a node's state means for Trainmaster's jobs.
+/// The meaning of a node's state for Trainmaster's jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeUse {
     /// The node isn't available.

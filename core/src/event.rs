@@ -102,7 +102,7 @@ pub enum Event {
         /// The result.
         result: Enactment,
     },
-    /// A full resync of a manager begins. What it doesn't mention until the end is gone.
+    /// A full resync of a manager begins. Servers and jobs that it omits until its end count as gone.
     SyncBegin {
         /// The manager's name.
         manager: String,

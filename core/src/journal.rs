@@ -111,9 +111,9 @@ pub struct Saved {
     pub(crate) wake_at: Option<Time>,
     /// The domains of jobs that ask for closeness.
     pub(crate) domains: Vec<(Domain, Vec<JobId>)>,
-    /// What was measured of jobs that run only with some numbers of workers.
+    /// Measured speeds of jobs that run only with some numbers of workers.
     pub(crate) tables: Vec<(JobId, SpeedTable)>,
-    /// What is known of the batches of jobs with a range.
+    /// Batches and gradient noise of jobs with a range of batches.
     pub(crate) batches: Vec<(JobId, Batching)>,
     /// The gradient noise that models and fits know.
     pub(crate) noises: Vec<SavedNoise>,

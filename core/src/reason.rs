@@ -127,7 +127,7 @@ pub enum Reason {
     Finished,
     /// The current engine can't run such a job.
     Unsupported {
-        /// What it can't run.
+        /// The reason why it can't run the job.
         what: Arc<str>,
     },
     /// The job has a booked schedule, with nothing in the current time slot.

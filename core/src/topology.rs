@@ -72,7 +72,7 @@ impl Topology {
     /// The label that prefers a level.
     pub const PREFER: &str = "topology.prefer";
 
-    /// What a job with these labels asks for. Unknown levels, which no valid job has, ask for nothing.
+    /// The request of a job with these labels. Unknown levels, which no valid job has, count as none.
     pub fn of(labels: &BTreeMap<String, String>) -> Self {
         let level = |label: &str| labels.get(label)?.parse().ok();
         Self { require: level(Self::REQUIRE), prefer: level(Self::PREFER) }

@@ -36,8 +36,8 @@ impl Mode {
             Self::Active => "active: the engine decides and the manager is told",
             Self::Shadow => "shadow: the engine decides and nobody is told",
             Self::Paused => {
-                "paused: nothing is decided, every job is its manager's: what runs goes on, and what waits starts \
-                 only if the manager has a queue of its own"
+                "paused: nothing is decided, and every job is back with its manager: running jobs go on, and waiting \
+                 ones start only if the manager has a queue of its own"
             }
         }
     }

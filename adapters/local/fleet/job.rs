@@ -293,7 +293,7 @@ impl Job {
             let at = self.last_exit.max(attached).saturating_add(policy.settle);
             if now.at >= at {
                 self.outcome = Some(Outcome::Completed);
-                // What it recovered from is in the daemon's log.
+                // The daemon's log has the fault from which it recovered.
                 self.note.clear();
             } else {
                 step.wake_at(at);

@@ -100,7 +100,7 @@ struct Tracked {
     called: bool,
     /// After errors: the time of the next attempt, and the number of consecutive errors.
     retry: (i64, u32),
-    /// What the unanswered call means for the core.
+    /// The meaning of the unanswered call for the core.
     pending: Option<Pending>,
 }
 

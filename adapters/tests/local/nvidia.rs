@@ -62,7 +62,7 @@ async fn a_real_gpus_busy_time_is_divided_among_jobs_and_strangers() {
     let see = |what: &str| daemon.look(|view| println!("{what}: {:?} {:?}", busy(view, 1), busy(view, 2)));
 
     daemon.plan(1, true, vec![using(1, 20, 60), quiet(2)]).await;
-    // Who computes nothing uses nothing.
+    // A process that computes nothing shows no use.
     let a_quarter = |view: &View| {
         let one = busy(view, 1).is_some_and(|(all, one)| (150..400).contains(&one) && all == one);
         one && busy(view, 2).is_some_and(|(_, two)| two == 0)

@@ -78,15 +78,15 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
         scheduler.apply(Time(0), Event::ServerSet { manager: "bench".into(), server }).expect("a good server");
     }
     // Earlier jobs book about half of the future.
-    let mut lot = 0;
-    while booked(&scheduler, size) < 0.5 && lot < 200 * size.servers {
+    let mut number = 0;
+    while booked(&scheduler, size) < 0.5 && number < 200 * size.servers {
         for _ in 0..size.servers / 5 {
-            let id = submit(&mut scheduler, size, lot, false);
+            let id = submit(&mut scheduler, size, number, false);
             drop(scheduler.decide(Time(0)));
             if matches!(scheduler.state().job(id).expect("active").verdict, Verdict::Stop(_)) {
                 leave(&mut scheduler, id);
             }
-            lot += 1;
+            number += 1;
         }
     }
     let share = booked(&scheduler, size);
@@ -148,8 +148,8 @@ fn measure(size: Size, one_pass: bool, recursion: bool) {
     );
 }
 
-fn submit(scheduler: &mut Scheduler, size: Size, lot: u32, full: bool) -> trainmaster_core::JobId {
-    let spec = arrival(size, lot, full);
+fn submit(scheduler: &mut Scheduler, size: Size, number: u32, full: bool) -> trainmaster_core::JobId {
+    let spec = arrival(size, number, full);
     let name = spec.name.clone();
     let event = Event::JobSubmitted { spec: Box::new(spec), external: None, token_hash: None };
     scheduler.apply(Time(0), event).expect("a good job");

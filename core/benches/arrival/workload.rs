@@ -65,12 +65,12 @@ pub(crate) fn servers(size: Size) -> Vec<ServerSpec> {
     servers
 }
 
-/// Job number `lot`, drawn as in the paper. Its mini-batch time lets it end within a twentieth of the horizon with all
+/// Job `number`, drawn as in the paper. Its mini-batch time lets it end within a twentieth of the horizon with all
 /// its workers, so that bookings differ between slots. The measured job has the maximum of N and E, the others have
 /// less. It takes up to a fifth of the horizon, its demands can be met, and its utility always decreases, so that each
 /// end slot is a candidate.
-pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
-    let mut draws = Draws(u64::from(lot) + 2);
+pub(crate) fn arrival(size: Size, number: u32, full: bool) -> JobSpec {
+    let mut draws = Draws(u64::from(number) + 2);
     let mut upto = |most: u32| if full { most } else { draws.count((most / 4).max(1).into(), most.into()) as u32 };
     let (chunks, epochs) = (upto(size.chunks), upto(size.epochs));
     let role = |demand: &[(&str, i64)]| RoleSpec {
@@ -129,6 +129,6 @@ pub(crate) fn arrival(size: Size, lot: u32, full: bool) -> JobSpec {
             ..Dataset::default()
         }),
         utility: Some(utility),
-        ..JobSpec::minimal(&format!("job{lot}"))
+        ..JobSpec::minimal(&format!("job{number}"))
     }
 }

@@ -71,7 +71,7 @@ pub trait Engine: Send + Sync {
     fn accepts(&self, _: &JobSpec) -> Result<(), String> {
         Ok(())
     }
-    /// What the engine can't do on these servers, in a sentence for the users who submit jobs. O(servers).
+    /// A sentence for users who submit jobs: a limit of the engine on these servers, if there is one. O(servers).
     fn caveat(&self, _: &State) -> Option<&'static str> {
         None
     }
@@ -85,7 +85,7 @@ pub trait Engine: Send + Sync {
     /// It must not change jobs whose [`mandate`](State::mandate) isn't free.
     ///
     /// # Errors
-    /// The budget is used up, or a needed input is missing. The memo is then unchanged.
+    /// The budget is used up. The memo is then unchanged.
     fn decide(&self, round: &mut Round<'_, Self::Index>, memo: &mut Self::Memo) -> Result<(), EngineError>;
     /// Current internal values of the engine, such as prices: named numbers for plots. Decides nothing.
     fn readings(&self, _: &State, _: &Self::Memo) -> Vec<(String, f64)> {

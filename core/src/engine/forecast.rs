@@ -16,7 +16,7 @@ use crate::{
 /// known.
 const BATCHES: u64 = 4;
 
-/// What is predicted of a job.
+/// The predictions for a job.
 pub(crate) struct Forecast<'a> {
     /// The job.
     pub(crate) job: &'a Arc<Job>,

@@ -133,7 +133,7 @@ impl<'a, I> Round<'a, I> {
 struct Line<'a> {
     state: &'a State,
     order: &'a [&'a Arc<Job>],
-    /// What each job should get.
+    /// The wanted shape of each job.
     shapes: Vec<Shape>,
     /// The current slots of each job. Jobs that aren't served yet keep theirs until they have to make room.
     has: Vec<Option<Arc<Allocation>>>,

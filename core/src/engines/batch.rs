@@ -75,9 +75,9 @@ pub struct Batch {
 enum Elastic {
     /// Any in its bounds.
     Any,
-    /// What it requested, or more.
+    /// The requested number or more.
     More,
-    /// What it requested.
+    /// The requested number.
     Off,
 }
 

@@ -164,13 +164,13 @@ struct Plan<'a> {
 /// A job's way from its smallest shape to its largest: the corners of its speed's hull.
 struct Path {
     /// The first one is the smallest shape. The slopes fall.
-    steps: Vec<Step>,
+    steps: Vec<Corner>,
     /// Number of speeds that it takes to compute.
     speeds: u64,
 }
 
 /// A shape, and the speed that it adds per share of the cluster that it adds to the one before.
-struct Step {
+struct Corner {
     shape: Shape,
     slope: f64,
 }
@@ -233,7 +233,7 @@ impl Goodput {
             drop(planned);
             plans.sort_by_cached_key(|plan| Reverse((state.priority(plan.forecast.job), plan.key(0))));
             let ids: BTreeSet<JobId> = homeless.iter().map(|(job, _)| job.id).collect();
-            // What found no place gets its smallest shape.
+            // Jobs without a place get their smallest shape.
             let shape = |plan: &Plan<'_>| {
                 if ids.contains(&plan.forecast.job.id) { plan.forecast.bounds.least() } else { plan.shape }
             };
@@ -381,7 +381,7 @@ pub struct Paths {
     known: BTreeMap<JobId, (Basis, Arc<Path>)>,
 }
 
-/// What a job's path depends on, beside the cluster's size.
+/// The inputs of a job's path, beside the cluster's size.
 struct Basis {
     spec: Arc<JobSpec>,
     fits: Arc<Fits>,
@@ -440,7 +440,7 @@ impl Plan<'_> {
     /// The price of a step's progress per share of the cluster. None after the last step. The bits of positive floats
     /// have the order of the floats.
     fn key(&self, step: usize) -> Option<u64> {
-        let Step { shape, slope } = self.path.steps.get(step)?;
+        let Corner { shape, slope } = self.path.steps.get(step)?;
         // Which jobs run at all doesn't depend on what they have.
         let has = step > 0 && shape.workers <= self.kept.workers && shape.servers <= self.kept.servers;
         Some((self.price * slope * if has { KEPT } else { 1.0 }).to_bits())
@@ -519,12 +519,12 @@ fn path(of: &Forecast<'_>, tries: u32, state: &State) -> Path {
         corners.push((shape, at, speed));
     }
     // The smallest shape comes whole, whatever its slope.
-    let first = Step { shape: least, slope: 1.0 };
+    let first = Corner { shape: least, slope: 1.0 };
     let rest = corners.windows(2).map(|pair| {
         let ((_, s0, v0), (shape, s1, v1)) = (pair[0], pair[1]);
-        Step { shape, slope: (v1 - v0) / (s1 - s0) }
+        Corner { shape, slope: (v1 - v0) / (s1 - s0) }
     });
-    let mut steps: Vec<Step> = [first].into_iter().chain(rest).collect();
+    let mut steps: Vec<Corner> = [first].into_iter().chain(rest).collect();
     // The smallest shape is a step of its own kind. The slopes of the others fall, also where they are rounded.
     for at in 2..steps.len() {
         steps[at].slope = steps[at].slope.min(steps[at - 1].slope);
@@ -537,7 +537,7 @@ fn path(of: &Forecast<'_>, tries: u32, state: &State) -> Path {
         shape.workers = workers;
         speeds += 1;
         // Jobs take turns.
-        steps.push(Step { shape, slope: TRY / f64::from(workers) });
+        steps.push(Corner { shape, slope: TRY / f64::from(workers) });
     }
     Path { steps, speeds }
 }

@@ -55,7 +55,7 @@ pub fn find(name: &str) -> Result<&'static Entry, SettingsError> {
     })
 }
 
-/// What an engine shows its policy.
+/// The inputs of an engine's policy.
 ///
 /// # Errors
 /// It follows none; the error lists the engines that do.

@@ -54,7 +54,7 @@ impl Engine for Random {
         draws.set_stream(state.decision.0);
         let (waiting, mut ledger) = round.waiting_jobs();
         let mut waiting: Vec<_> = waiting.into_iter().map(|job| (draws.next_u64(), job)).collect();
-        waiting.sort_by_key(|(lot, job)| (*lot, job.id));
+        waiting.sort_by_key(|(draw, job)| (*draw, job.id));
         let mut largest = Largest::default();
         for (_, job) in waiting {
             let bounds = job.bounds();

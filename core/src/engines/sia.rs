@@ -187,7 +187,7 @@ impl Sia {
             let lost = libm::pow((goodput * factor).max(f64::MIN_POSITIVE), self.power);
             self.no_allocation - lost
         };
-        // What is worth less than no slots is never chosen, but a job may keep it.
+        // A shape that is worth less than no slots is never chosen, but a job may keep it.
         let options = shapes.into_iter().map(|shape| (shape, worth(shape).max(-1e3)));
         Candidate { job, options: options.filter(|(shape, worth)| *worth > 0.0 || *shape == now).collect() }
     }

@@ -270,7 +270,7 @@ mod tests {
             }
             assert!(curve.batches() <= 8);
         }
-        // What isn't reported any more makes room.
+        // The cell that was reported longest ago makes room.
         for _ in 0..MOST {
             (0..MOST as u64).for_each(|at| history.report(1 << (at % 32), libm::exp2((at / 32) as f64 / 2.0), 7.0));
         }

@@ -117,10 +117,10 @@ pub struct Job {
     /// The numbers of workers with which it can run, as read from its labels.
     #[serde(skip)]
     pub(crate) sizes: Sizes,
-    /// What a change of its number of workers does to it, as read from its specification.
+    /// The effect of a change of its number of workers, as read from its specification.
     #[serde(skip)]
     pub(crate) elastic: Elastic,
-    /// What is known of its batches, if its owner gives a range. A snapshot of a journal has it apart.
+    /// Its batch and gradient noise, if its owner gives a range. A journal stores it beside the job.
     #[serde(skip)]
     pub(crate) batching: Option<Box<Batching>>,
 }
@@ -148,7 +148,7 @@ impl Job {
         self.spec.server.is_none() && self.sizes != Sizes::Any
     }
 
-    /// What is known of its batches, if its owner gives a range.
+    /// Its batch and gradient noise, if its owner gives a range.
     pub fn batching(&self) -> Option<&Batching> {
         self.batching.as_deref()
     }

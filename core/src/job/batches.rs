@@ -110,10 +110,10 @@ fn number(labels: &BTreeMap<String, String>, label: &'static str) -> Result<Opti
 /// Number of reports from which the noise counts: a single one can be far off.
 const FEW: f64 = 2.0;
 
-/// What is known of the batches of a job with a range.
+/// Batch and gradient noise of a job with a range of batches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batching {
-    /// What its owner allows.
+    /// The batches that its owner allows.
     pub range: BatchRange,
     /// Mean over its reports. `None` before the first one.
     pub noise: Option<GradientNoise>,

@@ -17,7 +17,7 @@ pub enum Launcher {
     Torchrun,
 }
 
-/// What a job says about its start.
+/// The part of a job's specification about its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
     /// Its labels.
@@ -302,7 +302,7 @@ mod tests {
             assert_eq!(Elastic::of(&spec.labels), expected, "{command} {labels:?}");
             spec.validate_new().unwrap();
         }
-        // What an older build accepted is as it was there.
+        // Jobs that an older build accepted keep its rules.
         let old = job("python train.py", &[]);
         assert_eq!(Elastic::of(&old.labels), Elastic::InPlace);
         let (key, problem) = Elastic::check(&job("", &[("elastic", "yes")]).labels).unwrap_err();

@@ -407,7 +407,7 @@ impl JobSpec {
         environment
     }
 
-    /// What the job says about its start.
+    /// How its programs start.
     pub fn start(&self) -> Start<'_> {
         Start {
             labels: &self.labels,

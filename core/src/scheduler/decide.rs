@@ -85,7 +85,7 @@ impl Scheduler {
         self.state.know_domains();
         self.state.choose_gpu_types();
         self.state.settle(&[]);
-        // What was just evicted may go elsewhere.
+        // Slots that were just evicted may go elsewhere.
         self.state.choose_domains();
         self.state.issue();
         let id = TicketId(self.next_ticket);

@@ -12,7 +12,7 @@ use crate::{
     shape::Role,
 };
 
-/// What a model's jobs reported of their noise, and what the fits of active ones know.
+/// The noise that a model's jobs reported, and the fits of the active ones.
 pub(crate) type SavedNoise = (Arc<str>, NoiseHistory, Vec<(JobId, NoiseCurve)>);
 
 impl State {
@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    /// What is known of the jobs' batches, for a snapshot. O(jobs).
+    /// The jobs' batches and noise, for a snapshot. O(jobs).
     pub(crate) fn saved_batches(&self) -> Vec<(JobId, Batching)> {
         self.jobs.values().filter_map(|job| Some((job.id, (**job.batching.as_ref()?).clone()))).collect()
     }

@@ -27,7 +27,7 @@ use crate::{
 /// take turns, and the cluster's totals decide for the others.
 const MOST_SEARCHES: usize = 8;
 
-/// What decides on which servers a worker has room.
+/// The conditions on the servers of a worker.
 type Asked<'a> = (&'a BTreeMap<String, String>, &'a BTreeMap<String, i64>);
 
 /// Workers of one demand that have room on servers with a type: now, and if the servers were empty.
@@ -182,7 +182,7 @@ impl State {
     /// Whether a job's type may be chosen: it has a choice and no slots, and an engine may start it.
     fn chooses(&self, job: &Job) -> bool {
         let has_slots = [job.verdict.allocation(), job.issued.allocation.as_ref(), job.seen.allocation.as_ref()];
-        // What an engine has booked for later, or has rejected for now, is of the present type, while there is one.
+        // A job that is booked for later, or rejected for now, keeps its present type as long as that exists.
         let is_settled = |reason: &Reason| {
             matches!(reason, Reason::Scheduled { .. } | Reason::PricedOut(_) | Reason::Unfinishable { .. })
                 && job.gpu_kind().is_some_and(|kind| self.capacity[kind] > 0)

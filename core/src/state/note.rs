@@ -24,7 +24,7 @@ impl State {
                 Some(Verdict::Wait(Reason::Held)) => Urgency { departure: true, ..Urgency::default() },
                 _ => Urgency::default(),
             },
-            // What changes of the server itself is noted by `note_changed_server`.
+            // Changes of the server itself are noted by `note_changed_server`.
             Change::Server(_) | Change::Measured(_) => Urgency::default(),
         };
         self.push(change, urgency);

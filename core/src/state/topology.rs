@@ -100,15 +100,15 @@ fn alone(server: &Server) -> Arc<Domain> {
     Arc::new(Domain { level: Level::Server, name, servers: vec![server.id] })
 }
 
-/// What is free before a decision, less what jobs were promised.
+/// The free room before a decision, without the room that jobs were promised.
 struct Free<'a> {
     state: &'a State,
     domains: &'a Domains,
     /// Of each domain, by level.
     of: [Vec<Amounts>; 3],
-    /// What jobs were promised on single servers.
+    /// Room on single servers that jobs were promised.
     promised: BTreeMap<ServerId, Amounts>,
-    /// What waiting jobs without a promise need, by level and domain (or server).
+    /// The need of waiting jobs without a promise, by level and domain (or server).
     claimed: BTreeMap<(Level, At), Amounts>,
     /// Servers by free GPUs and by free CPUs, once a search needs them.
     by_free: BTreeMap<ResourceId, Vec<(i64, ServerId)>>,
@@ -245,7 +245,7 @@ impl<'a> Free<'a> {
         (is_complete || !found.is_empty()).then_some(found)
     }
 
-    /// What is free on a single server, less what jobs were promised there alone.
+    /// The free room of a single server, without the room that jobs were promised there alone.
     fn left_of(&self, server: &Server, resource: ResourceId) -> i64 {
         free_of(server, resource) - self.promised.get(&server.id).map_or(0, |promised| promised[resource])
     }
@@ -288,7 +288,7 @@ impl<'a> Free<'a> {
         }
     }
 
-    /// What is left of a domain (or server) for one more job that waits.
+    /// The room of a domain (or server) for one more job that waits.
     fn unclaimed(&self, level: Level, at: At, left: i64, resource: ResourceId) -> i64 {
         left - self.claimed.get(&(level, at)).map_or(0, |claimed| claimed[resource])
     }
@@ -390,7 +390,7 @@ impl State {
         }
         waiting.sort_by_key(|job| (Reverse(self.priority(job)), job.id));
         for job in waiting {
-            // What an engine has booked for later is in the present domain, as long as that exists.
+            // A job that is booked for later keeps its present domain, as long as that exists.
             let is_settled = matches!(
                 job.verdict.reason(),
                 Some(Reason::Scheduled { .. } | Reason::PricedOut(_) | Reason::Unfinishable { .. })
@@ -430,7 +430,7 @@ impl State {
             found = next_domain(job, topology, shapes, free, &mut passed);
         }
         if let Some((domain, shape)) = found {
-            // What the last decision left waiting keeps no room from others.
+            // A job that the last decision left waiting keeps no room from others.
             if job.domain.as_ref() != Some(&domain) || matches!(job.verdict, Verdict::Wait(Reason::NotConsidered)) {
                 free.promise(&domain, &job.total(shape));
             }
@@ -595,7 +595,7 @@ impl State {
         (all, labelled.chain([(Level::Server, largest)]).collect())
     }
 
-    /// What explains a job's domain: the domain, and the free and the needed amount of the scarce resource.
+    /// The explanation of a job's domain: the domain, and the free and the needed amount of the scarce resource.
     pub(crate) fn domain_room(&self, job: &Job) -> Option<(Arc<Domain>, ResourceId, i64)> {
         let domain = job.domain.clone()?;
         let scarce = scarce(&job.total(job.spec.requested()));

@@ -66,21 +66,21 @@ impl Manager {
     }
 
     /// Acts on one of its jobs.
-    pub fn act(&mut self, state: &State, lot: u32) {
+    pub fn act(&mut self, state: &State, draw: u32) {
         if self.told.is_empty() {
             return;
         }
-        let id = *self.told.keys().nth(lot as usize / 8 % self.told.len()).expect("in range");
-        match lot % 8 {
+        let id = *self.told.keys().nth(draw as usize / 8 % self.told.len()).expect("in range");
+        match draw % 8 {
             0..=3 => self.obey(state, id, false),
             4 => self.obey(state, id, true),
             5 => {
-                let retry_after = [None, Some(Span(1)), Some(Span(30_000))][(lot / 1024 % 3) as usize];
+                let retry_after = [None, Some(Span(1)), Some(Span(30_000))][(draw / 1024 % 3) as usize];
                 if matches!(self.told[&id].verdict, Verdict::Run(_)) {
                     self.say_enacted(id, Enactment::Refused { cause: "quota".into(), retry_after });
                 }
             }
-            6 => self.say_enacted(id, if lot % 16 < 8 { Enactment::Accepted } else { Enactment::Partial }),
+            6 => self.say_enacted(id, if draw % 16 < 8 { Enactment::Accepted } else { Enactment::Partial }),
             // The whole job crashes.
             _ => {
                 if let Some(actual) = self.actual.get_mut(&id) {
@@ -207,9 +207,9 @@ impl Manager {
     }
 
     /// The oldest pending observation of one job.
-    pub fn next_event(&mut self, lot: u32) -> Option<Event> {
+    pub fn next_event(&mut self, draw: u32) -> Option<Event> {
         self.outbox.retain(|_, events| !events.is_empty());
-        let at = lot as usize % self.outbox.len().max(1);
+        let at = draw as usize % self.outbox.len().max(1);
         self.outbox.values_mut().nth(at)?.pop_front()
     }
 

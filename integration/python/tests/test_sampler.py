@@ -17,20 +17,20 @@ def samplers(world: int, **options: int) -> list[ElasticBatchSampler]:
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_any_changes_of_the_number_of_processes_change_no_batch(drop_last: bool) -> None:
-    lots = random.Random(1)
+    draws = random.Random(1)
     for _ in range(100):
-        length = lots.randint(20, 200)
-        options = {"length": length, "batch": lots.randint(8, 20), "drop_last": drop_last, "seed": lots.randint(0, 9)}
+        length = draws.randint(20, 200)
+        options = {"length": length, "batch": draws.randint(8, 20), "drop_last": drop_last, "seed": draws.randint(0, 9)}
         (alone,) = samplers(1, **options)
         whole = list(alone)
         state = alone.state_dict()
         seen: list[list[int]] = []
         while not state["epoch"]:
-            group = samplers(lots.randint(1, 8), **options)
+            group = samplers(draws.randint(1, 8), **options)
             for one in group:
                 one.load_state_dict(state)
             parts = [iter(one) for one in group]
-            for _ in range(lots.randint(1, 5)):
+            for _ in range(draws.randint(1, 5)):
                 if group[0].epoch:
                     break
                 step = [next(part) for part in parts]

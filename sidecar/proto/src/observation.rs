@@ -14,7 +14,7 @@ const LONGEST_NAME: usize = 128;
 pub struct Observed {
     /// Name of the manager.
     pub manager: String,
-    /// Whether it is a snapshot. What it doesn't mention is gone.
+    /// Whether it is a snapshot. Servers and jobs that it omits count as gone.
     pub is_snapshot: bool,
     /// Whether submissions may name this manager's jobs. Part of a snapshot.
     pub takes_submissions: bool,

@@ -22,7 +22,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What it says of batches and gradients, for the core to take before the report.
+    /// Its data about batches and gradients, for the core to take before the report.
     pub fn batch_event(&self, job: JobId, incarnation: Incarnation, slot: (Role, u32)) -> Option<Event> {
         let (seq, batch, noise) = (self.report.seq, self.batch, self.noise);
         let says = batch.is_some() || noise.is_some();

@@ -505,9 +505,9 @@ impl<'a> Round<'a> {
             Servers::Random => {
                 let all: Vec<ServerId> =
                     self.index.board.free.freest_in(room, &need, Some(cloud)).filter(suits).collect();
-                let lot = blake3::hash(&[job.id.0.to_le_bytes(), self.state.now.0.to_le_bytes()].concat());
-                let lot = u64::from_le_bytes(lot.as_bytes()[..8].try_into().expect("eight bytes"));
-                (!all.is_empty()).then(|| all[(lot % all.len() as u64) as usize])
+                let hash = blake3::hash(&[job.id.0.to_le_bytes(), self.state.now.0.to_le_bytes()].concat());
+                let draw = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight bytes"));
+                (!all.is_empty()).then(|| all[(draw % all.len() as u64) as usize])
             }
         };
         home.filter(|home| self.settle_servers(job, *home))

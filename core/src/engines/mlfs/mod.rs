@@ -89,12 +89,12 @@ use crate::{
 #[derive(Default)]
 pub struct Index(Jobs);
 
-/// What is remembered between decisions.
+/// The memo between decisions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Memo {
     /// Start of the wait of jobs that ran before or were held. Other jobs wait since their arrival.
     again: BTreeMap<JobId, Time>,
-    /// What overload has cost the jobs at each place.
+    /// The cost of overload to the jobs at each place.
     lost: BTreeMap<Place, Lost>,
     /// The time of the last decision.
     decided: Option<Time>,

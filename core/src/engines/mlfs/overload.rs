@@ -186,7 +186,7 @@ fn slowdowns(hosts: &Hosts<'_>, server: ServerId, here: &[Candidate<'_>]) -> Vec
     let mut devices: Vec<f64> = load.devices(server).iter().map(|device| device.used).collect();
     let mut parts: Vec<f64> = load.parts(server).collect();
     let full_parts: Vec<bool> = load.resources().iter().map(|resource| known.is_full(*resource)).collect();
-    // What is full doesn't show how much more its tasks would use. Their models' usual use does.
+    // A full resource doesn't show how much more its tasks would use. The usual use of their models does.
     for task in here {
         let Some(usual) = state.usual_use(task.job, task.slot.role) else { continue };
         let more = (usual[GPU] - task.uses[GPU]).max(0) as f64 / 1000.0 / task.slot.devices.len().max(1) as f64;

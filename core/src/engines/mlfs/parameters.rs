@@ -1,4 +1,4 @@
-//! What can be set of `mlfs`, `mlf-h` and `rl`.
+//! The parameters of `mlfs`, `mlf-h` and `rl`.
 
 use crate::{
     engine::{Parameters, round},

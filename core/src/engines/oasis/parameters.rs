@@ -1,4 +1,4 @@
-//! What can be set of `oasis`.
+//! The parameters of `oasis`.
 
 use super::prices::Known;
 use crate::{

@@ -70,7 +70,7 @@ impl Sample {
         })
     }
 
-    /// What all of its work takes of each resource: 1 is the resource's total for a slot.
+    /// The use of each resource by all of its work: 1 is the resource's total for a slot.
     fn units<'a>(&'a self, totals: &'a Totals) -> impl Iterator<Item = ((Role, ResourceId), f64)> + 'a {
         [(Role::Worker, self.work), (Role::Server, self.server_work)].into_iter().flat_map(move |(role, work)| {
             let shares = totals.shares(role, self.demand(role));

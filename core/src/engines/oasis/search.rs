@@ -135,7 +135,7 @@ pub(super) fn promised(problem: &Problem, budget: &mut Budget) -> Option<i64> {
     let first = search.first_end()?;
     let mut ranges = BinaryHeap::from([(i64::MAX, Reverse(first), problem.slots.len() - 1)]);
     while let Some((promised, Reverse(from), to)) = ranges.pop() {
-        // Of all ranges this one promises most.
+        // This range has the largest bound of all.
         let settled = promised != i64::MAX && problem.worth[from] == problem.worth[to];
         if settled || budget.spend(to as u64).is_err() {
             return Some(promised.min(problem.worth[first]));

@@ -139,7 +139,7 @@ impl<'a> Candidate<'a> {
         Some(all.take(MOST_SIZES).fold((first, 0.0), better).0)
     }
 
-    /// What a step counts against the budget: the numbers of workers and the batches that it compares.
+    /// The cost of a step in the budget: the numbers of workers and the batches that it compares.
     #[inline]
     pub(super) fn compared(&self) -> u64 {
         self.forecast.speeds() * if self.forecast.bounds.sizes == Sizes::Any { 1 } else { MOST_SIZES as u64 }

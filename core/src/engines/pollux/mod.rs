@@ -167,7 +167,7 @@ impl Pollux {
     }
 }
 
-/// What a replica takes.
+/// The resources of a replica.
 fn replica(job: &Job) -> Amounts {
     job.total(Shape { workers: 1, servers: job.bounds().servers.1.min(1) })
 }

@@ -43,7 +43,7 @@ pub(super) struct Candidate<'a> {
     pub(super) most: u32,
     /// Its present places.
     pub(super) base: Places,
-    /// What the job adds to the fitness without replicas.
+    /// The job's part of the fitness without replicas.
     pub(super) nothing: f64,
     /// What it adds by the number of replicas, from the smallest on, where they stay on one server, stay on several, or
     /// changed to these.
@@ -80,13 +80,13 @@ pub(super) struct Problem<'a> {
     least: Vec<i64>,
     /// Free amounts by server and resource.
     free: Vec<i64>,
-    /// What the limits of tenants and queues leave.
+    /// The room within the limits of tenants and queues.
     limits: Vec<i64>,
     /// By job: its limits, with what a replica takes of each.
     limited: Vec<SmallVec<[(usize, i64); 2]>>,
 }
 
-/// What a plan leaves while it is built.
+/// The room beside a plan while it is built.
 #[derive(Default)]
 struct Left {
     /// By server and resource.

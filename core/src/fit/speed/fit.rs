@@ -56,7 +56,7 @@ pub struct SpeedFit {
     curve: SpeedCurve,
     /// (AᵀA)⁻¹ of the weighted, relative rows. Large entries mean that the samples determine little.
     spread: [[f64; 5]; 5],
-    /// What was measured, for a job that runs only with some numbers of workers. A snapshot of a journal has it apart.
+    /// Measured speeds, for a job that runs only with some numbers of workers. A journal stores them beside the job.
     #[serde(skip)]
     pub(crate) table: Option<Arc<SpeedTable>>,
     /// The choice of the batch, for a job that has one. A snapshot of a journal has it apart.

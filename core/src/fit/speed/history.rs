@@ -138,7 +138,7 @@ impl SpeedHistory {
         let profiled = self.cells.iter().filter(|c| c.profiled.is_some() && c.server_type == sample.server_type);
         let profiled = profiled.filter(|c| is_smooth || far(c) == 0.0);
         let Some(near) = profiled.min_by(|a, b| far(a).total_cmp(&far(b))) else {
-            // What was said of another number stands no longer.
+            // Measurements at the former number of workers no longer count against the profile.
             self.strikes = if is_smooth { self.strikes } else { 0 };
             self.contradiction.take_if(|at| !is_smooth && !at.dropped);
             return;

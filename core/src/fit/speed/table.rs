@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{curve::SpeedCurve, model::SpeedSample};
 
-/// What was measured with each number of workers, as corrections of a fitted curve.
+/// Speeds measured with each number of workers, as corrections of a fitted curve.
 ///
 /// A job that runs only with some numbers of workers has another execution plan for each: other degrees of tensor and
 /// pipeline parallelism, offloading or none. From one number to the next its speed can jump eightfold, or fall, which

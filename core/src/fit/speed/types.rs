@@ -62,7 +62,7 @@ impl TypeSpeeds {
         let ratios = known.iter().filter_map(|own| Some(libm::log(own.factor / self.0.get(&own.server_type)?)));
         let ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
         match ratios.len() {
-            // Of a model without a measurement only the proportions matter.
+            // For a model without a measurement, only the proportions matter.
             0 if known.is_empty() => *wanted,
             0 => 1.0,
             count => wanted * libm::exp(ratios.iter().sum::<f64>() / count as f64),

@@ -88,7 +88,7 @@ struct Invented {
     /// Range of b·epochs of the loss curve 1/(b·k + 1). A job reaches the required accuracy after 65 to 90 % of the
     /// epochs with 10 to 40, after 93 to 97 % with 2 to 5.
     rate: (f64, f64),
-    /// What the required accuracy is below the best.
+    /// The difference between the best and the required accuracy.
     margin: f64,
     /// Total speed of two tasks on a GPU, relative to one that has it alone. None: they don't slow each other down.
     together: Option<f64>,

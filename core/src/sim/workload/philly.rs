@@ -148,7 +148,7 @@ mod tests {
         assert!((one - 60_522.0 / 64_483.0).abs() < 0.005, "{one}");
         let mut durations: Vec<f64> = jobs.iter().map(|job| job.duration.as_seconds()).collect();
         durations.sort_by(f64::total_cmp);
-        // Of all jobs of the trace: 1278 s and 33,200 s.
+        // For all jobs of the trace: 1278 s and 33,200 s.
         let (median, high) = (durations[20_000], durations[38_000]);
         assert!((1100.0..1450.0).contains(&median) && (25_000.0..42_000.0).contains(&high), "{median} {high}");
         // One in 70 s, in the trace from 24 September on.

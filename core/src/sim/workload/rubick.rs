@@ -51,7 +51,7 @@ pub struct Row {
     pub steps: u64,
 }
 
-/// What was measured of each model.
+/// The measurements of each model.
 pub type Models = BTreeMap<String, Vec<Measured>>;
 
 /// The jobs on `servers` servers, 8 by default.

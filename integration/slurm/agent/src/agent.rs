@@ -427,7 +427,7 @@ impl Agent {
                 // The job has been running since before a restart of slurmctld.
                 (None, None) => JobAssignment {
                     incarnation: job.seen.incarnation,
-                    // What is chosen is for the issued slots.
+                    // The choice is for the issued slots.
                     batch: None,
                     ..assignment(state, job, job.seen.allocation.as_deref(), grace)
                 },

@@ -24,11 +24,11 @@ pub(super) struct OpenStream {
     pub(super) trusted: bool,
     /// Whether its submissions may name their external origin.
     pub(super) takes_submissions: bool,
-    /// What it has reported since its snapshot began.
+    /// Its reports since its snapshot began.
     pub(super) brought: Brought,
 }
 
-/// What a manager with its own token has reported. Its share is limited, so that others have room.
+/// The reports of a manager with its own token. Their share is limited, so that others have room.
 #[derive(Debug, Default)]
 pub(super) struct Brought {
     servers: BTreeSet<String>,
