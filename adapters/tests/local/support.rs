@@ -26,7 +26,7 @@ use trainmaster_proto::v1::{
 };
 
 /// Far longer than any step of the tests. Only a failing test waits for it.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// What the daemon received so far.
 #[derive(Debug, Default)]

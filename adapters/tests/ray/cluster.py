@@ -8,16 +8,19 @@ import json
 import os
 import socket
 import sys
+import time
 import traceback
 
 import ray
+import ray._private.services as services
 from ray.cluster_utils import Cluster
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.util.placement_group import placement_group, remove_placement_group
 
 STORE = 80 * 2**20
-# Ray waits 30 s for a raylet's start, which can be too short on a busy machine.
 TRIES = 3
+# Seconds for a raylet's start. Ray gives it 30, which is too short on a busy machine.
+PATIENCE = 600
 
 
 def free_port():
@@ -26,10 +29,34 @@ def free_port():
         return listener.getsockname()[1]
 
 
+class PatientCluster(Cluster):
+    """A cluster whose raylets have longer to start."""
+
+    def _wait_for_node(self, node, timeout=PATIENCE):
+        super()._wait_for_node(node, timeout)
+
+
+def patient(find):
+    """A search for a node that goes on while the raylet or the control store isn't up yet."""
+
+    def found(*about):
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return find(*about)
+            except RuntimeError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+
+    return found
+
+
 def start():
     """Starts a cluster with two nodes. Returns it with its nodes and the dashboard's port."""
+    services.get_node = patient(services.get_node)
     for again in reversed(range(TRIES)):
-        cluster, dashboard = Cluster(), free_port()
+        cluster, dashboard = PatientCluster(), free_port()
         try:
             return cluster, add_nodes(cluster, dashboard), dashboard
         except Exception:  # noqa: BLE001 - Ray raises no other class when a raylet takes too long

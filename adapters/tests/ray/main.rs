@@ -21,7 +21,7 @@ use trainmaster_manager::{Observations, Plans};
 use trainmaster_proto::v1::{AdmitReply, JobStatus, Observation, ServerUse, observation::Kind};
 
 /// Far longer than any step of the test. Only a failing test waits for it.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(600);
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository")

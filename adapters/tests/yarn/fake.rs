@@ -13,7 +13,7 @@ use trainmaster_adapters::yarn::wire::{
     Standing, Submission, Verdict, bridge_client::BridgeClient, master_client::MasterClient,
 };
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(600);
 const ROUND: Duration = Duration::from_millis(50);
 /// The plug-ins' token.
 pub(crate) const TOKEN: &str = "correct-horse-battery";

@@ -12,6 +12,11 @@
 //! `BLESS=1 cargo test -p trainmaster-conformance` writes the golden files again. Review the difference before you
 //! commit it.
 
+use std::{
+    net::TcpListener,
+    sync::atomic::{AtomicU16, Ordering},
+};
+
 mod play;
 mod scenario;
 mod stream;
@@ -23,3 +28,18 @@ pub use self::{
     stream::stream,
     transcript::Transcript,
 };
+
+/// A port of this machine for the daemon of a test that plays scenarios on a manager, another one at each call.
+///
+/// It is none of those that the system gives to connections: one of these could take it before the daemon listens.
+///
+/// ```
+/// assert_ne!(trainmaster_conformance::free_port(), trainmaster_conformance::free_port());
+/// ```
+pub fn free_port() -> u16 {
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    // Processes that ask at the same time begin at different ports.
+    let first = (std::process::id() % 97) as u16 * 100;
+    let mut ports = std::iter::repeat_with(|| 10_000 + (first + TRIED.fetch_add(1, Ordering::Relaxed)) % 10_000);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("the iterator has no end")
+}

@@ -245,7 +245,7 @@ class AutoscalingCluster(Cluster):
         return get_cluster_resource_state(self._client)
 
     def put_key(self, name: str, value: bytes) -> None:
-        self._client.internal_kv_put(name.encode(), value, True, _NAMESPACE, timeout=10)
+        self._client.internal_kv_put(name.encode(), value, True, _NAMESPACE, timeout=60)
 
     def script(self, text: str) -> subprocess.Popen[bytes]:
         """Starts another user's Python program, as its own driver."""

@@ -183,7 +183,7 @@ impl Cluster {
 
 /// Waits for a condition. Some conditions need the agent's next check of all jobs, once a minute.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(180);
+    let end = Instant::now() + Duration::from_secs(600);
     while !done() {
         assert!(Instant::now() < end, "not within three minutes: {what}");
         thread::sleep(Duration::from_millis(100));

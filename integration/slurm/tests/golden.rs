@@ -172,7 +172,7 @@ impl Player {
 
     /// Waits until Slurm shows the expected state of each job.
     fn agree(&self, at: &str) {
-        let end = Instant::now() + Duration::from_secs(180);
+        let end = Instant::now() + Duration::from_secs(600);
         loop {
             let differs =
                 self.expected.iter().find_map(|(job, verdict)| Some((job, verdict, self.differs(job, verdict)?)));

@@ -69,7 +69,7 @@ impl Deref for Site {
 
 impl Setup<'_> {
     pub(crate) fn start(self) -> Site {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = trainmaster_conformance::free_port();
         let Self { keys, slurm, scheduler, .. } = self;
         let (scheme, tls) = match &self.tls {
             None => ("http", String::new()),

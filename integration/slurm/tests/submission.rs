@@ -9,7 +9,7 @@ use std::{
 use super::cluster::{Cluster, Plugins, available, until};
 use trainmaster_adapters::slurm::comment::{Part, Tag, spec};
 
-const SLEEP: &str = "#!/bin/sh\nsleep 60\n";
+const SLEEP: &str = "#!/bin/sh\nsleep 600\n";
 const LEASE: i64 = 600;
 
 #[test]
@@ -47,7 +47,7 @@ fn ordinary_jobs(cluster: &Cluster) -> Vec<String> {
     ];
     let mut shown = Vec::new();
     for arguments in jobs {
-        let id = cluster.sbatch(&[&["--hold"], arguments].concat(), "#!/bin/sh\n# trainmaster\nsleep 60\n").unwrap();
+        let id = cluster.sbatch(&[&["--hold"], arguments].concat(), "#!/bin/sh\n# trainmaster\nsleep 600\n").unwrap();
         let id = id.split(';').next().unwrap().to_owned();
         let folder = cluster.folder().to_str().unwrap();
         let changing = [
@@ -114,7 +114,7 @@ fn good_jobs_are_held(cluster: &Cluster) {
 
     // "Per task" can't be changed later, so it is converted to a form that can.
     let id =
-        cluster.sbatch(&["-n4", "--gpus-per-task=1"], "#!/bin/sh\n#TRAINMASTER mode = allreduce\nsleep 60\n").unwrap();
+        cluster.sbatch(&["-n4", "--gpus-per-task=1"], "#!/bin/sh\n#TRAINMASTER mode = allreduce\nsleep 600\n").unwrap();
     assert_eq!(
         (cluster.field(&id, "TresPerJob"), cluster.field(&id, "TresPerTask")),
         ("gres:gpu:4".into(), String::new())
@@ -128,7 +128,7 @@ const PAIR: &str = "--comment=trainmaster;model=resnet50;worker.max=8;server.max
 fn components_are_held_as_one_job(cluster: &Cluster) {
     let of_workers = [PAIR, "-N1", "-n2", "--gpus-per-node=2", "--begin=now+2hours"];
     let of_servers = [":", "-N1", "-n3", "-c2", "--mem-per-cpu=200"];
-    let line = "#!/bin/sh\n#TRAINMASTER worker.max = 8\n#TRAINMASTER mode = sync\nsleep 60\n";
+    let line = "#!/bin/sh\n#TRAINMASTER worker.max = 8\n#TRAINMASTER mode = sync\nsleep 600\n";
     // Also if only the script, which belongs to the first component, identifies the job.
     for arguments in [[&of_workers[..], &of_servers].concat(), [&of_workers[1..], &of_servers].concat()] {
         let begin = now() + 7200;

@@ -3,15 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Output},
-    sync::atomic::{AtomicU16, Ordering},
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
 use serde_json::Value;
+use trainmaster_conformance::free_port;
 
 /// More cores than any server of a scenario, so that all ApplicationMasters run on their own node.
 const MASTER_CORES: u32 = 20;
@@ -71,17 +70,9 @@ pub(crate) fn said(command: &mut Command) -> String {
     stdout
 }
 
-pub(crate) fn free_port() -> u16 {
-    static TRIED: AtomicU16 = AtomicU16::new(0);
-    // None of those that the system gives to connections: one could take it before the daemon listens.
-    let first = (std::process::id() % 97) as u16 * 100;
-    let mut ports = std::iter::repeat_with(|| 10_000 + (first + TRIED.fetch_add(1, Ordering::Relaxed)) % 10_000);
-    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
-}
-
 /// Waits for a result.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(120);
+    let end = Instant::now() + Duration::from_secs(600);
     loop {
         if let Some(it) = look() {
             return it;

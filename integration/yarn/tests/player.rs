@@ -16,7 +16,7 @@ use crate::{
     site::{Site, amounts},
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Servers by slots: `w0`, `p1`.
 type Slots = BTreeMap<String, String>;

@@ -11,10 +11,10 @@ use std::{
 
 use serde_json::Value;
 use toml::{Table, Value as Toml};
-use trainmaster_conformance::Scenario;
+use trainmaster_conformance::{Scenario, free_port};
 use trainmaster_core::amount::Unit;
 
-use crate::cluster::{Amounts, Cluster, free_port, until};
+use crate::cluster::{Amounts, Cluster, until};
 
 /// A program that writes its slot, and ends with its job or its folder.
 const PROGRAM: &str = r#"#!/bin/sh

@@ -4,12 +4,10 @@ mod daemon;
 
 use std::{
     fs,
-    io::Write,
+    io::{BufRead, BufReader, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    thread,
-    time::Duration,
 };
 
 use serde_json::Value;
@@ -241,28 +239,38 @@ fn a_dry_run_is_asked_for_by_name() {
 fn watching_ends_when_no_job_is_left() {
     let daemon = Daemon::start(None);
     submit(&daemon, "first");
-    let spawn = |args: &[&str]| {
-        let child = command(&daemon.address, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        thread::spawn(move || finish(child.wait_with_output().unwrap()))
+    let spawn = |args: &[&str]| command(&daemon.address, args).stdout(Stdio::piped()).spawn().unwrap();
+    let mut watches = [&["watch", "--until-idle"][..], &["watch", "--until-idle", "--all", "--json"]].map(spawn);
+    let mut outputs = watches.each_mut().map(|watch| BufReader::new(watch.stdout.take().unwrap()).lines());
+    let mut printed = [String::new(), String::new()];
+    // Reads what both print, up to a line with this word or to their ends.
+    let mut read_to = |word: Option<&str>| {
+        for (output, printed) in outputs.iter_mut().zip(&mut printed) {
+            for line in output.map(Result::unwrap) {
+                *printed += &format!("{line}\n");
+                if word.is_some_and(|word| line.contains(word)) {
+                    break;
+                }
+            }
+        }
     };
-    let lines = spawn(&["watch", "--until-idle"]);
-    let objects = spawn(&["watch", "--until-idle", "--all", "--json"]);
+    read_to(Some("waiting"));
     for epoch in 1..=3 {
-        thread::sleep(Duration::from_millis(300));
         daemon.set(|jobs| (jobs[0].epoch, jobs[0].state) = (epoch, "running".into()));
+        read_to(Some("running"));
     }
-    thread::sleep(Duration::from_millis(300));
     daemon.set(|jobs| (jobs[0].ended_ms, jobs[0].state) = (Some(1), "completed".into()));
+    read_to(None);
+    assert!(watches.iter_mut().all(|watch| watch.wait().unwrap().success()));
 
-    let lines = lines.join().unwrap().works();
+    let [lines, objects] = printed;
     assert!(lines.starts_with("job 1 (first): waiting"), "{lines}");
     assert!(lines.lines().next().unwrap().ends_with("; next decision now"), "{lines}");
     assert!(!lines.lines().any(|line| line.contains("running") && line.contains("next decision")), "{lines}");
     assert!(lines.contains("running") && lines.ends_with("job 1 has left the list\n"), "{lines}");
-    let objects = objects.join().unwrap().works();
     let last: Value = serde_json::from_str(objects.lines().last().unwrap()).unwrap();
     assert_eq!(last["jobs"][0]["state"], "completed");
-    assert!(objects.lines().count() >= 3, "{objects}");
+    assert_eq!(objects.lines().count(), 5, "{objects}");
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! The port: all its services, and requests that it must refuse.
 
-use std::time::Duration;
-
 use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -224,7 +222,7 @@ async fn stopping_is_quick_with_streams_open() {
     let _watch = clients.jobs.clone().watch(v1::ListRequest::default()).await.unwrap();
     clients.submit(&spec("one")).await.unwrap();
     clients.until_job("one", |job| job.state == "running").await;
-    timeout(Duration::from_secs(30), daemon.stop()).await.expect("nobody holds it up");
+    timeout(LIMIT, daemon.stop()).await.expect("nobody holds it up");
     let ended = manager.until("the stream to end", |world| world.ended.clone()).await;
     assert_eq!(ended.code(), Code::Unavailable);
 }

@@ -29,7 +29,7 @@ use trainmaster_proto::{
 };
 
 /// Much longer than any test step takes. Only a failing test waits for it.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// Polls until there is a result.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {

@@ -21,6 +21,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
@@ -200,9 +201,15 @@ class JobIT {
         return new ObjectMapper().readTree(output(arguments));
     }
 
-    private static int freePort() throws IOException {
-        try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            return socket.getLocalPort();
+    /** None of the ports that the system gives to connections: one could take it before the daemon listens. */
+    private static int freePort() {
+        while (true) {
+            int port = ThreadLocalRandom.current().nextInt(10_000, 20_000);
+            try (ServerSocket socket = new ServerSocket(port, 1, InetAddress.getLoopbackAddress())) {
+                return socket.getLocalPort();
+            } catch (IOException taken) {
+                continue;
+            }
         }
     }
 
@@ -368,14 +375,16 @@ class JobIT {
         await.until(node + " is back", () -> nodes("activeNodes") == 2);
         checkTrains(application, "a NodeManager died and came back");
 
-        Set<Long> before = pids(application);
+        // It grows to the node that is back, perhaps only now.
+        await.until("it has all of the cluster", () -> shape("whole").endsWith("/4/4"));
+        Set<Long> before = knowingPeers(application);
         Program.kill(Program.master(attempt(application).get("containerId").asText()));
         await.until("a second attempt", () -> attempt(application).get("id").asInt() == 2
                 && attempt(application).get("appAttemptState").asText().equals("RUNNING"));
         checkTrains(application, "the ApplicationMaster died");
         assertTrue(overlap(before, pids(application)), "the successor adopted its programs");
 
-        Set<Long> then = pids(application);
+        Set<Long> then = knowingPeers(application);
         killDaemon();
         Thread.sleep(4000);
         assertEquals(then, pids(application), "the programs train on");
