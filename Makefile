@@ -1,6 +1,6 @@
 # The commands for people and CI. Both use the same ones.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all goldens nvidia fuzz check bench fits experiments attacks
+.PHONY: help demo test test-all goldens nvidia fuzz check bench resize fits experiments attacks
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -35,6 +35,10 @@ bench: ## measure rounds of optimus and mlfs, and arrivals in oasis and edge, ea
 	cargo bench --locked -p trainmaster-core --bench arrival
 	cargo bench --locked -p trainmaster-core --bench dispatch
 	cargo bench --locked -p trainmaster-core --bench task
+
+resize: ## measure how long a PyTorch training stands still at a change of its workers, beside torchrun alone
+	scripts/install python
+	cd integration/python && ../../target/python-venv/bin/python -m tests.resize $(ROUNDS)
 
 fits: ## generate docs/fits.md from measured curves (../shared/data, not in the repository) and measured grids
 	cargo build --release --locked -p trainmaster -p trainmaster-trainer

@@ -545,6 +545,7 @@ mod tests {
         let (address, other) = (listener.local_addr().unwrap().to_string(), elsewhere.local_addr().unwrap());
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
             let head = format!("HTTP/1.1 302 Found\r\nlocation: http://{other}{VERSION}\r\ncontent-length: 0\r\n\r\n");
             stream.write_all(head.as_bytes()).await.unwrap();
             stream.read_to_end(&mut Vec::new()).await.unwrap();

@@ -17,10 +17,10 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct Connection(SendRequest<Full<Bytes>>);
 
 impl Connection {
-    /// Connects to `host:port`.
+    /// Connects to `host:port`. The caller limits the time of this and of [`send`](Self::send).
     ///
     /// # Errors
-    /// Nothing listens there.
+    /// Nothing listens there, or it doesn't speak HTTP.
     pub(crate) async fn open(address: &str) -> Result<Self, Failure> {
         let (sender, rest) = handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
         // The task ends when the sender is dropped.

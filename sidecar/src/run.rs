@@ -6,7 +6,7 @@ use clap::Args;
 use rustix::fs::{Access, access};
 use tokio::signal::unix::{SignalKind, signal};
 use toml::{Table, Value};
-use tonic::Code;
+use tonic::{Code, Status};
 use trainmaster_core::{
     JobSpec,
     job::LONGEST_FILE,
@@ -84,8 +84,8 @@ pub(crate) async fn run(args: &RunArgs, server: &ServerArgs, output: Output) -> 
     if let Some(program) = args.command.first().filter(|_| server.is_local()) {
         look_up(program)?;
     }
-    let server = &server.settled();
     let daemon = Daemon::connect(server).await?;
+    let found = server.is_found();
     // From here on, a signal cancels the job instead of ending this program.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -99,15 +99,26 @@ pub(crate) async fn run(args: &RunArgs, server: &ServerArgs, output: Output) -> 
         return Ok(());
     }
     tokio::select! {
-        ended = follow(daemon, server, reply.job, &spec.name) => return ended,
+        ended = follow(daemon, server, found, reply.job, &spec.name) => return ended,
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
     }
+    let number = reply.job;
+    let cancelled = tokio::select! {
+        cancelled = cancel(server, number) => cancelled,
+        _ = interrupt.recv() => Err(Failure::refused("interrupted again")),
+    };
+    Err(Failure::refused(match cancelled {
+        Ok(()) => format!("interrupted; job {number} is cancelled, and its processes are told to end"),
+        Err(why) => format!("interrupted, but job {number} goes on; `trainmaster cancel {number}` ends it: {why}"),
+    }))
+}
+
+async fn cancel(server: &ServerArgs, number: u64) -> Result<(), Failure> {
     let daemon = Daemon::connect(server).await?;
-    let request = CancelRequest { job: reply.job.to_string() };
-    daemon.jobs().cancel(request).await.map_err(|status| daemon.failure(&status))?;
-    Err(Failure::refused(format!("interrupted; job {} is cancelled, and its processes are told to end", reply.job)))
+    let request = CancelRequest { job: number.to_string() };
+    daemon.jobs().cancel(request).await.map(drop).map_err(|status| daemon.failure(&status))
 }
 
 /// Finds a program on this machine, on which the job will start it.
@@ -122,18 +133,29 @@ fn look_up(program: &str) -> Result<(), Failure> {
 }
 
 /// Waits for a daemon that went away. The job goes on meanwhile.
-async fn again(server: &ServerArgs, number: u64) -> Daemon {
-    say(&format!("the daemon is away; job {number} goes on, and this waits for the daemon"));
+///
+/// If the daemon was `found` by its discovery file, nothing is sent before there is one again: another program can
+/// listen at the address, and the next daemon listens a moment before it is found.
+async fn again(server: &ServerArgs, found: bool) -> Daemon {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
+        if found && !server.is_found() {
+            continue;
+        }
         if let Ok(daemon) = Daemon::connect(server).await {
             return daemon;
         }
     }
 }
 
+/// Whether a call may work later: the daemon can't be reached, stops, or has too much to do.
+fn is_away(status: &Status, failure: &Failure) -> bool {
+    matches!(failure, Failure::Unreachable { .. })
+        || matches!(status.code(), Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded)
+}
+
 /// Shows the job's output, and changes of its state, until it has ended.
-async fn follow(mut daemon: Daemon, server: &ServerArgs, number: u64, name: &str) -> Result<(), Failure> {
+async fn follow(mut daemon: Daemon, server: &ServerArgs, found: bool, number: u64, name: &str) -> Result<(), Failure> {
     let mut logs = match Logs::of(server, number, name) {
         Ok(logs) => Some(logs),
         Err(why) => {
@@ -142,27 +164,38 @@ async fn follow(mut daemon: Daemon, server: &ServerArgs, number: u64, name: &str
         }
     };
     let mut before = String::new();
+    let (mut away, mut is_first) = (false, true);
     loop {
         let request = ListRequest { all: true, specs: false };
-        let mut stream = match daemon.jobs().watch(request).await {
-            Ok(stream) => stream.into_inner(),
-            Err(status) if status.code() == Code::Unavailable => {
-                daemon = again(server, number).await;
-                continue;
-            }
-            Err(status) => return Err(daemon.failure(&status).about(name)),
+        let (mut stream, mut lost) = match daemon.jobs().watch(request).await {
+            Ok(stream) => (Some(stream.into_inner()), Status::unavailable("the daemon ended the list")),
+            Err(status) => (None, status),
         };
-        loop {
+        while let Some(list) = &mut stream {
             let reply = tokio::select! {
-                reply = stream.message() => Some(reply),
+                reply = list.message() => Some(reply),
                 () = tokio::time::sleep(PACE) => None,
             };
             if let Some(logs) = &mut logs {
                 logs.print(&mut io::stdout().lock())?;
             }
-            let Some(reply) = reply else { continue };
-            let Ok(Some(list)) = reply else { break };
-            let Some(job) = list.jobs.into_iter().find(|job| job.job == number) else { continue };
+            let list = match reply {
+                None => continue,
+                Some(Ok(Some(list))) => list,
+                Some(Ok(None)) => break,
+                Some(Err(status)) => {
+                    lost = status;
+                    break;
+                }
+            };
+            away = false;
+            let Some(job) = list.jobs.into_iter().find(|job| job.job == number && job.name == name) else {
+                // The first list can be older than the job.
+                if is_first && before.is_empty() {
+                    continue;
+                }
+                return Err(Failure::refused(format!("job {number} ({name}) isn't known to the daemon any more")));
+            };
             let now = state(&job);
             if now != before {
                 say(&format!("job {number}: {now}"));
@@ -179,7 +212,16 @@ async fn follow(mut daemon: Daemon, server: &ServerArgs, number: u64, name: &str
                 };
             }
         }
-        daemon = again(server, number).await;
+        let failure = daemon.failure(&lost);
+        if !is_away(&lost, &failure) {
+            return Err(failure.about(name));
+        }
+        if !away {
+            say(&format!("the daemon is away; job {number} goes on, and this waits for the daemon"));
+            away = true;
+        }
+        daemon = again(server, found).await;
+        is_first = false;
     }
 }
 

@@ -64,7 +64,7 @@ fn incomplete_runs_are_not_compared() {
     let folder = TempDir::new().unwrap();
     // Exit code 44 means that another start doesn't help.
     let trainer = trainer(folder.path(), "exit 44");
-    let output = demo(folder.path(), &trainer, &["--engines", "optimus,fifo", "--limit", "10"]).output().unwrap();
+    let output = demo(folder.path(), &trainer, &["--engines", "optimus,fifo", "--limit", "600"]).output().unwrap();
     fails(&output, &["error: 2 of 2 runs had jobs that did not complete"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("failed") && text.contains("counts in no mean and no ratio"), "{text}");

@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader},
+    net::TcpListener,
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, Output, Stdio},
@@ -56,14 +57,13 @@ impl Served {
 
     /// With an adapter.
     fn with(adapter: &str, state: &Path, more: &[&str]) -> Self {
-        Self::at("127.0.0.1:0", notes(), adapter, state, more)
+        Self::at("127.0.0.1:0", adapter, state, more)
     }
 
-    /// At an address, with the folder of its discovery file.
-    fn at(listen: &str, notes: &Path, adapter: &str, state: &Path, more: &[&str]) -> Self {
+    /// At an address.
+    fn at(listen: &str, adapter: &str, state: &Path, more: &[&str]) -> Self {
         let args = ["serve", "--json", "--listen", listen, "--adapter", adapter, "--state-dir"];
         let mut command = trainmaster(&[&args[..], &[state.to_str().unwrap()], more].concat());
-        command.env("XDG_STATE_HOME", notes);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -224,30 +224,50 @@ fn a_cut_model_gets_whole_groups_and_is_told_how_it_is_cut() {
 }
 
 #[test]
-fn a_run_goes_on_when_its_daemon_starts_again_and_is_not_found_yet() {
+fn a_run_waits_for_its_daemon_and_calls_no_other() {
     let folder = TempDir::new().unwrap();
     let [cluster, state, end] = ["cluster.toml", "state", "end"].map(|name| folder.path().join(name));
     fs::write(&cluster, "[[server]]\nname = \"a\"\ncpu = 8\nmemory = \"1GiB\"\n").unwrap();
     let adapter = format!("local={}", cluster.display());
-    let daemon = Served::with(&adapter, &state, &["--engine", "fifo"]);
-    let url = daemon.url.clone();
-    let script = format!("until [ -e {} ]; do sleep 0.1; done", end.display());
-    let mut run = trainmaster(&["--server", &url, "run", "--name", "long", "--", "sh", "-c", &script])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let listen = format!("127.0.0.1:{}", trainmaster_conformance::free_port());
+    let start = |state: &Path| Served::at(&listen, &adapter, state, &["--engine", "fifo"]);
+    let daemon = start(&state);
+    // It also ends with this test.
+    let script = format!("while [ -d {} ] && [ ! -e {} ]; do sleep 0.1; done", folder.path().display(), end.display());
+    let run = |name: &str| {
+        let url = format!("http://{listen}");
+        let mut command = trainmaster(&["--server", &url, "run", "--name", name, "--", "sh", "-c", &script]);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        (child, said)
+    };
+    let (mut first, mut said) = run("first");
     assert!(said.any(|line| line.contains("job 1: running")));
     drop(daemon);
     assert!(said.any(|line| line.contains("the daemon is away; job 1 goes on")));
-    // As in the moment in which it listens already, but its discovery file isn't written.
-    let elsewhere = TempDir::new().unwrap();
-    let listen = url.trim_start_matches("http://");
-    let daemon = Served::at(listen, elsewhere.path(), &adapter, &state, &["--engine", "fifo"]);
-    fs::write(end, "").unwrap();
+    // Another user's program takes over the address. It would get the administrator's token.
+    let other = TcpListener::bind(&listen).unwrap();
+    other.set_nonblocking(true).unwrap();
+    sleep(Duration::from_secs(4));
+    assert_eq!(other.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    drop(other);
+
+    let daemon = start(&state);
+    let (mut second, mut said_too) = run("second");
+    assert!(said_too.any(|line| line.contains("job 2: running")));
+    fs::write(&end, "").unwrap();
     let said: Vec<String> = said.collect();
-    assert!(run.wait().unwrap().success(), "{said:#?}");
-    assert_eq!(daemon.terminate(), Some(0));
+    assert!(first.wait().unwrap().success(), "{said:#?}");
+    assert!(second.wait().unwrap().success());
+
+    // A daemon that doesn't know the job.
+    fs::remove_file(end).unwrap();
+    let (mut third, mut said) = run("third");
+    assert!(said.any(|line| line.contains("job 3: running")));
+    drop(daemon);
+    let _daemon = start(&folder.path().join("other"));
+    assert!(said.any(|line| line.contains("job 3 (third) isn't known to the daemon any more")));
+    assert_eq!(third.wait().unwrap().code(), Some(1));
 }
 
 #[test]

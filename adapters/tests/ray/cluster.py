@@ -39,11 +39,11 @@ class PatientCluster(Cluster):
 def patient(find):
     """A search for a node that goes on while the raylet or the control store isn't up yet."""
 
-    def found(*about):
+    def found(*arguments):
         end = time.monotonic() + PATIENCE
         while True:
             try:
-                return find(*about)
+                return find(*arguments)
             except RuntimeError:
                 if time.monotonic() > end:
                     raise
@@ -59,7 +59,7 @@ def start():
         cluster, dashboard = PatientCluster(), free_port()
         try:
             return cluster, add_nodes(cluster, dashboard), dashboard
-        except Exception:  # noqa: BLE001 - Ray raises no other class when a raylet takes too long
+        except Exception:  # noqa: BLE001 - Ray raises no other class when a raylet ends at its start
             if not again:
                 raise
             traceback.print_exc()

@@ -1,7 +1,7 @@
 //! The parameters of an engine. Each is read once, with its name, default, allowed values and meaning.
 //!
-//! An engine reads them where it is built ([`Build`](super::Build)), in one expression each beside the field that it
-//! fills, so that no macro is needed to have them once.
+//! An engine reads them where it is built ([`Build`](super::Build)): each is written once, beside the field that it
+//! fills, without a macro.
 
 use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive};
 

@@ -44,7 +44,7 @@ pub(crate) struct Resizing {
     pub(crate) in_place: bool,
     /// A job that fits nowhere keeps its old place, or tries a smaller shape, before it is paused.
     pub(crate) shrink_to_fit: bool,
-    /// Slots without GPUs leave the CPU and memory of the smallest worker beside each free GPU, if they can.
+    /// Slots without GPUs leave the CPU and memory of the smallest worker with a GPU beside each free one, if they can.
     pub(crate) spare_gpus: bool,
 }
 
@@ -231,7 +231,7 @@ impl Resizing {
         let mut best = new;
         ledger.take(job, &job.total(best), -1);
         for other in [Shape { servers: old.servers, ..new }, old] {
-            // The cost of a restart can't be compared with times in an unknown unit, so it is left out.
+            // The cost of a restart can't be compared with times in an unknown unit, so the job isn't restarted.
             let is_sooner = if of.is_timed { end(other) <= end(best) } else { !without(best) };
             if (other == old || without(other)) && is_sooner && ledger.has(job, &job.total(other)) {
                 best = other;
@@ -313,7 +313,7 @@ impl Resizing {
     }
 
     /// A remaining time after a restart, as if the job trained all the while until the restart has to be made up for.
-    /// A job that doesn't run has no restart to make up for. Infinite if it never is.
+    /// A job that doesn't run has no restart to make up for. Infinite if the restart is never made up for.
     fn after_restart(&self, state: &State, of: &Forecast<'_>, time: f64) -> f64 {
         let Some(old) = of.job.verdict.allocation() else { return time };
         let cost = of.job.learnt.restart_cost.as_seconds();

@@ -85,7 +85,7 @@ impl Scheduler {
         self.state.know_domains();
         self.state.choose_gpu_types();
         self.state.settle(&[]);
-        // Slots that were just evicted may go elsewhere.
+        // Jobs that were just evicted may get another domain.
         self.state.choose_domains();
         self.state.issue();
         let id = TicketId(self.next_ticket);

@@ -14,7 +14,7 @@
 
 use std::{
     net::TcpListener,
-    sync::atomic::{AtomicU16, Ordering},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 mod play;
@@ -31,15 +31,16 @@ pub use self::{
 
 /// A port of this machine for the daemon of a test that plays scenarios on a manager, another one at each call.
 ///
-/// It is none of those that the system gives to connections: one of these could take it before the daemon listens.
+/// It is none of those that Linux gives to connections by default: one of these could take it before the daemon listens.
 ///
 /// ```
 /// assert_ne!(trainmaster_conformance::free_port(), trainmaster_conformance::free_port());
 /// ```
 pub fn free_port() -> u16 {
-    static TRIED: AtomicU16 = AtomicU16::new(0);
+    static TRIED: AtomicU32 = AtomicU32::new(0);
     // Processes that ask at the same time begin at different ports.
-    let first = (std::process::id() % 97) as u16 * 100;
-    let mut ports = std::iter::repeat_with(|| 10_000 + (first + TRIED.fetch_add(1, Ordering::Relaxed)) % 10_000);
+    let first = std::process::id() % 9973;
+    let next = || 10_000 + (first + TRIED.fetch_add(1, Ordering::Relaxed) % 10_000) % 10_000;
+    let mut ports = std::iter::repeat_with(|| next() as u16);
     ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("the iterator has no end")
 }

@@ -129,8 +129,7 @@ fn sources(folder: &Path) -> BTreeSet<PathBuf> {
             if !is_other && !path.join("Cargo.toml").exists() {
                 sources.extend(self::sources(&path));
             }
-        } else if name == "build.rs" {
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if name != "build.rs" && path.extension().is_some_and(|extension| extension == "rs") {
             sources.insert(path);
         }
     }
@@ -147,7 +146,8 @@ fn no_crate_depends_on_a_higher_one() {
         let name = manifest["package"]["name"].as_str().unwrap();
         let own = floor(name).unwrap_or_else(|| panic!("{name} is not in the list of crates"));
         seen.insert(own);
-        let uses = manifest.get("dependencies").and_then(toml::Value::as_table).into_iter().flat_map(|all| all.keys());
+        let tables = ["dependencies", "build-dependencies"].into_iter().filter_map(|table| manifest.get(table));
+        let uses = tables.filter_map(toml::Value::as_table).flat_map(|all| all.keys());
         wrong.extend(uses.filter(|used| floor(used) >= Some(own)).map(|used| format!("{name} depends on {used}")));
     }
     assert_eq!(seen.len(), CRATES.len(), "the list of crates is that of the workspace");

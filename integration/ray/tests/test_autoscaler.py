@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.testing import Daemon, wait_for
+from trainmaster.testing import PATIENCE, Daemon, wait_for
 
 from .autoscaling import AutoscalingCluster, NodeType
 from .conftest import LONG, Run
@@ -22,8 +22,6 @@ pytestmark = pytest.mark.cluster
 EDGE = NodeType(cpus=2, gpus=2, labels={"tier": "edge"}, most=1)
 CLOUD = NodeType(cpus=4, gpus=0, labels={"tier": "cloud"}, most=1)
 TYPES = {"edge": EDGE, "cloud": CLOUD}
-# The start of a raylet can fail and be repeated on a busy machine.
-PATIENCE = 300
 
 FALLBACK = "Ray's own scheduler decides, because the target is invalid"
 

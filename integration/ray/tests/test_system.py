@@ -13,7 +13,7 @@ import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from trainmaster.channel import Jobs
-from trainmaster.testing import Daemon, wait_for
+from trainmaster.testing import PATIENCE, Daemon, wait_for
 
 from .conftest import LONG, Run, forget
 from .local_cluster import Cluster
@@ -234,7 +234,7 @@ def test_a_placement_that_others_block_is_retried_later(
     jobs.pause("crowded")
     wait_for("the release", lambda: not groups("crowded", jobs))
     others = [placement_group([{"GPU": 1}]) for _ in range(2 * len(cluster.nodes))]
-    assert all(group.wait(60) for group in others)
+    assert all(group.wait(PATIENCE) for group in others)
     run.hurry()
     jobs.pause("crowded", resume=True)
 

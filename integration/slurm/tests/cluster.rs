@@ -185,7 +185,7 @@ impl Cluster {
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(600);
     while !done() {
-        assert!(Instant::now() < end, "not within three minutes: {what}");
+        assert!(Instant::now() < end, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(100));
     }
 }

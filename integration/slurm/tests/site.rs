@@ -132,7 +132,7 @@ impl Site {
     pub(crate) fn ask(&self, request: &str) -> Value {
         let mut stream =
             UnixStream::connect(self.folder().join("state/trainmaster/control")).expect("the agent listens");
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
         writeln!(stream, "{request}").unwrap();
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();

@@ -41,7 +41,7 @@ impl Callers {
     /// The caller with this token.
     ///
     /// # Errors
-    /// The fault of the token.
+    /// Why the token is refused.
     pub(crate) fn find(&self, token: Option<&str>) -> Result<FeedCaller, &'static str> {
         let Some(token) = token.map(hash_of) else {
             return match self.tokenless.load(SeqCst) {

@@ -112,16 +112,9 @@ impl ServerArgs {
         self.ca.clone().or_else(own)
     }
 
-    /// The same daemon with the files that are found now, for a command that outlives it: a daemon that starts again
-    /// listens a moment before it can be found.
-    pub fn settled(&self) -> Self {
-        Self {
-            server: self.server.clone(),
-            token_file: self.find_token_file(),
-            ca: self.find_ca(),
-            cert: self.cert.clone(),
-            key: self.key.clone(),
-        }
+    /// Whether the token or the certificate authority is that of a running daemon, found by its discovery file.
+    pub fn is_found(&self) -> bool {
+        self.find_token_file() != self.token_file || self.find_ca() != self.ca
     }
 
     /// The token for calls.

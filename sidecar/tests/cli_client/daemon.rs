@@ -4,7 +4,6 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex},
     thread,
-    time::Duration,
 };
 
 use tokio::{net::TcpListener, sync::watch};
@@ -54,7 +53,7 @@ impl Daemon {
                     .unwrap();
             });
         });
-        let address = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+        let address = receiver.recv().unwrap();
         Self { address: format!("http://{address}"), script }
     }
 

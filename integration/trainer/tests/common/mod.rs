@@ -16,7 +16,7 @@ use trainmaster_proto::v1::Progress;
 use trainmaster_trainer::{checkpoint::Checkpoint, cli::Cli, id::Id, local::board::Board, settings::Settings};
 
 /// Maximum wait. Normally all steps are much faster.
-const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// A small model with non-trivial gradients, and steps slow enough for interventions.
 pub(crate) const MODEL: &[&str] =

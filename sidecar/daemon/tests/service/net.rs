@@ -214,7 +214,7 @@ async fn a_failed_start_has_a_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopping_is_quick_with_streams_open() {
+async fn stopping_waits_for_no_stream() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
@@ -222,7 +222,7 @@ async fn stopping_is_quick_with_streams_open() {
     let _watch = clients.jobs.clone().watch(v1::ListRequest::default()).await.unwrap();
     clients.submit(&spec("one")).await.unwrap();
     clients.until_job("one", |job| job.state == "running").await;
-    timeout(LIMIT, daemon.stop()).await.expect("nobody holds it up");
+    timeout(LIMIT, daemon.stop()).await.expect("no open stream holds it up");
     let ended = manager.until("the stream to end", |world| world.ended.clone()).await;
     assert_eq!(ended.code(), Code::Unavailable);
 }

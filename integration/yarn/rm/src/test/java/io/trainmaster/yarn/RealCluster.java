@@ -66,7 +66,7 @@ public final class RealCluster implements AutoCloseable {
         ProcessBuilder builder = new ProcessBuilder(command).inheritIO();
         builder.environment().putAll(environment);
         Process process = builder.start();
-        if (!process.waitFor(180, TimeUnit.SECONDS) || process.exitValue() != 0) {
+        if (!process.waitFor(900, TimeUnit.SECONDS) || process.exitValue() != 0) {
             process.destroyForcibly();
             throw new IllegalStateException(name + " failed");
         }
@@ -90,7 +90,7 @@ public final class RealCluster implements AutoCloseable {
         ProcessHandle process =
                 ProcessHandle.of(Long.parseLong(line.split(" ")[0])).orElseThrow();
         process.destroyForcibly();
-        process.onExit().get(30, TimeUnit.SECONDS);
+        process.onExit().get(600, TimeUnit.SECONDS);
     }
 
     /** Starts a daemon again. */

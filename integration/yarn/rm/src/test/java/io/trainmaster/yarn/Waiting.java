@@ -6,7 +6,7 @@ import org.junit.jupiter.api.Assertions;
 
 /** Waits for other threads and processes. */
 public final class Waiting {
-    private static final Duration PATIENCE = Duration.ofSeconds(300);
+    private static final Duration PATIENCE = Duration.ofSeconds(600);
 
     private Waiting() {}
 

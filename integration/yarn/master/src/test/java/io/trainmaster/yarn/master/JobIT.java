@@ -189,7 +189,7 @@ class JobIT {
 
     private static String output(String... arguments) throws Exception {
         Process process = trainmaster(arguments);
-        assertTrue(process.waitFor(300, TimeUnit.SECONDS), () -> String.join(" ", arguments) + await.tails());
+        assertTrue(process.waitFor(600, TimeUnit.SECONDS), () -> String.join(" ", arguments) + await.tails());
         String output = Files.readString(folder.resolve(arguments[0] + ".log"));
         if (process.exitValue() != 0) {
             throw new IOException(output);

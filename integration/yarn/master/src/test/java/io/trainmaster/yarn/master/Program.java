@@ -82,6 +82,6 @@ record Program(long pid, String container, String slot, long incarnation) {
     static void kill(long pid) throws Exception {
         ProcessHandle process = ProcessHandle.of(pid).orElseThrow();
         process.destroyForcibly();
-        process.onExit().get(30, java.util.concurrent.TimeUnit.SECONDS);
+        process.onExit().get(600, java.util.concurrent.TimeUnit.SECONDS);
     }
 }
