@@ -67,10 +67,9 @@ impl Cluster {
             .env("REPORTER_UPDATE_INTERVAL_MS", "500")
             // Its minute is too short on a busy machine.
             .env("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "400")
-            // A killed raylet is soon detected.
-            .env("RAY_health_check_initial_delay_ms", "0")
+            // A killed raylet is detected after ten seconds. One that starts may take as long to answer.
             .env("RAY_health_check_period_ms", "500")
-            .env("RAY_health_check_failure_threshold", "4")
+            .env("RAY_health_check_failure_threshold", "20")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(errors)

@@ -31,7 +31,8 @@ pub use self::{
 
 /// A port of this machine for the daemon of a test that plays scenarios on a manager, another one at each call.
 ///
-/// It is none of those that Linux gives to connections by default: one of these could take it before the daemon listens.
+/// It is none of those that Linux gives to connections by default, because a connection could take it before the daemon
+/// listens.
 ///
 /// ```
 /// assert_ne!(trainmaster_conformance::free_port(), trainmaster_conformance::free_port());

@@ -93,7 +93,7 @@ class Cluster:
             "OPENBLAS_NUM_THREADS": "1",
         }
         # Ray notices a dead raylet by its closed connection. Health checks find other failures.
-        self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+        self.env |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "10"}
         # Its minute is too short on a busy machine.
         self.env["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] = "400"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
