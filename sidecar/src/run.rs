@@ -111,7 +111,7 @@ pub(crate) async fn run(args: &RunArgs, server: &ServerArgs, output: Output) -> 
     };
     Err(Failure::refused(match cancelled {
         Ok(()) => format!("interrupted; job {number} is cancelled, and its processes are told to end"),
-        Err(why) => format!("interrupted, but job {number} goes on; `trainmaster cancel {number}` ends it: {why}"),
+        Err(why) => format!("interrupted, but job {number} may go on; `trainmaster cancel {number}` ends it: {why}"),
     }))
 }
 
