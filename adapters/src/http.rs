@@ -44,3 +44,29 @@ impl Connection {
         Ok((status, Limited::new(answer.into_body(), most).collect().await?.to_bytes()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_never_ends_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+            stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
+            // Until the client hangs up.
+            while stream.write_all(b"a\r\n0123456789\r\n").await.is_ok() {}
+        });
+        let request = Request::get("/").body(Full::default()).unwrap();
+        let error = Connection::open(&address).await.unwrap().send(request, 1 << 20).await.unwrap_err();
+        assert!(error.to_string().contains("length limit exceeded"), "{error}");
+    }
+}
