@@ -20,7 +20,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 STORE = 80 * 2**20
 TRIES = 3
 # Seconds for a raylet's start. Ray gives it 30, which is too short on a busy machine. One that ends is started again.
-PATIENCE = 200
+PATIENCE = 600
 
 
 def free_port():

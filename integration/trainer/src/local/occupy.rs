@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 
 use crate::{cli::OccupyArgs, exit, turns::Turns};
 
-/// Period of its computations.
-const PERIOD: Duration = Duration::from_millis(50);
+/// Period of its computations: longer than a step of others, so that it delays also programs that this machine slows.
+const PERIOD: Duration = Duration::from_millis(200);
 
 /// The most that it books later: others on the device wait so long at once.
 const LATEST: Duration = Duration::from_secs(1);
