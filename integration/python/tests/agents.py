@@ -32,6 +32,7 @@ class Feed(feed_pb2_grpc.FeedServicer):
         # Each slot's address, and the stream that told it.
         self._addresses: dict[int, tuple[str, queue.Queue[None]]] = {}
         self._grace_ms = grace_ms
+        self._batch: pb.Batch | None = None
         self.revision, self.planned, self.incarnation = 0, list[int](), 1
         # The last revision that each slot's watchers were sent.
         self.told: dict[int, int] = {}
@@ -51,6 +52,11 @@ class Feed(feed_pb2_grpc.FeedServicer):
         with self._lock:
             self.revision += 1
             self.planned = list(indices)
+            self._tell()
+
+    def choose(self, batch: pb.Batch) -> None:
+        with self._lock:
+            self._batch = batch
             self._tell()
 
     def pretend(self, index: int, there: bool) -> None:
@@ -117,6 +123,7 @@ class Feed(feed_pb2_grpc.FeedServicer):
                     revision=self.revision,
                     peers=peers,
                     grace_ms=self._grace_ms,
+                    batch=self._batch,
                 )
             if assignment.revision:
                 yield assignment

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -86,9 +87,12 @@ def tails(folder: Path, *patterns: str) -> str:
     return "\n".join(f"== {path}\n" + "\n".join(path.read_text().splitlines()[-30:]) for path in found)
 
 
-def job_file(name: str, folder: Path, command: str, least: int, most: int, unit: str) -> str:
+def job_file(
+    name: str, folder: Path, command: str, least: int, most: int, unit: str, more: Mapping[str, str] | None = None
+) -> str:
+    """A job of all-reduce, whose programs get `more` variables."""
     sizes = f"min = {least}, max = {most}, requested = {least}"
-    env = ", ".join(f"{key} = {json.dumps(value)}" for key, value in ENV.items())
+    env = ", ".join(f"{key} = {json.dumps(value)}" for key, value in (ENV | dict(more or {})).items())
     return (
         f'name = "{name}"\nmode = "allreduce"\nworkdir = "{folder}"\nenv = {{ {env} }}\n'
         f'worker = {{ {unit}, memory = "256MiB", {sizes}, command = {json.dumps(command)} }}\n'

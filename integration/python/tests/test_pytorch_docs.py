@@ -114,16 +114,18 @@ def test_the_script_grows_and_shrinks_and_loses_no_step(daemon: Daemon, tmp_path
 def test_the_page_has_what_the_tests_run() -> None:
     assert list(BLOCKS) == [
         *("settings", "script", "run", "second", "report"),
-        *("torch", "sampler", "hf", "lightning", "ray", "stop"),
+        *("torch", "sampler", "adaptive", "hf", "lightning", "ray", "stop"),
     ]
     # The lines run in `plain_loop.py` and test_torchrun.py; here they only have to compile.
     compile(BLOCKS["report"], "report", "exec")
     compile("while True:\n" + BLOCKS["stop"], "stop", "exec")
     # Ray's test_torchrun.py runs such a driver.
     compile(BLOCKS["ray"], "ray", "exec")
-    # test_stacks.py runs what these call.
-    for block, script in {"torch": "plain", "sampler": "plain", "hf": "hf", "lightning": "lightning"}.items():
-        run = (ROOT / f"integration/python/tests/stacks/train_{script}.py").read_text()
+    # test_stacks.py and test_adaptive.py run what these call.
+    stacks = {"torch": "plain", "sampler": "plain", "hf": "hf", "lightning": "lightning"}
+    scripts = {block: f"stacks/train_{stack}.py" for block, stack in stacks.items()} | {"adaptive": "adaptive_ddp.py"}
+    for block, script in scripts.items():
+        run = (ROOT / "integration/python/tests" / script).read_text()
         called = set(re.findall(r"(?:trainmaster\.|sampler\.)[\w.]+\(", BLOCKS[block]))
         assert called, block
         assert {name for name in called if name not in run} == set(), block

@@ -63,7 +63,7 @@ class AdaptiveBatch:
         self.submitted = chosen.submitted
         return True
 
-    def observe(self, small_sqr: float, large_sqr: float, small: int, large: int | None = None) -> None:
+    def observe(self, small_sqr: float, large_sqr: float, small: float, large: float | None = None) -> None:
         """Adds one step: the mean squared norm of gradients of `small` examples each, and the squared norm of their
         mean over `large` examples, by default the whole batch.
 
@@ -95,11 +95,24 @@ class AdaptiveBatch:
     @property
     def gain(self) -> float:
         """The number of steps of the submitted batch that one step is worth. From 1 to size / submitted."""
-        ratio = self.size / self.submitted
+        return self.gain_of(self.size)
+
+    def gain_of(self, size: int) -> float:
+        """The same for a step with another batch."""
+        ratio = size / self.submitted
         if self.noise is None:
             return min(ratio, 1.0)
         sqr, var = self.noise
-        return ratio * (var + sqr * self.submitted) / (var + sqr * self.size)
+        return ratio * (var + sqr * self.submitted) / (var + sqr * size)
+
+    @property
+    def sums(self) -> tuple[float, float, float]:
+        """What was observed, for a checkpoint: the weighted sums of squared norm and variance, and their weight."""
+        return self._sqr, self._var, self._weight
+
+    @sums.setter
+    def sums(self, sums: tuple[float, float, float]) -> None:
+        self._sqr, self._var, self._weight = sums
 
     def fields(self) -> BatchFields:
         """The arguments of `trainmaster.report` that say which batch was trained, and how noisy its gradients are."""
