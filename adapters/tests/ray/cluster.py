@@ -104,12 +104,17 @@ def main(answers):
         value = _internal_kv_get(key, namespace=b"trainmaster")
         return {"value": value and value.decode()}
 
-    def group(name, bundles, server, gpu=1):
-        """Makes a placement group with one bundle per slot, on the server's node according to the key-value store."""
+    def group(name, bundles, server, gpu=1, placed=False):
+        """Makes a placement group with one bundle per slot, on the server's node according to the key-value store.
+
+        `placed`: waits until it has its place. Until then, a later group can be placed before it.
+        """
         node = _internal_kv_get(f"server/{server}", namespace=b"trainmaster").decode()
         bundle = {"GPU": gpu, "CPU": 1}
         selector = [{"ray.io/node-id": node}] * bundles
         groups[name] = placement_group([bundle] * bundles, name=name, bundle_label_selector=selector)
+        if placed and not groups[name].wait(PATIENCE):
+            raise TimeoutError(f"the group {name} isn't placed")
         return {}
 
     def remove(name):
