@@ -524,7 +524,17 @@ def _serve(host: str, timeout: timedelta) -> tuple[Any, str]:
     listener.bind((host, 0))
     listener.listen(128)
     port = listener.getsockname()[1]
-    store = TCPStore(host, port, None, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach())
+    # With libuv, older versions of PyTorch don't take over a socket.
+    store = TCPStore(
+        host,
+        port,
+        None,
+        True,
+        timeout,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+        use_libuv=False,
+    )
     return store, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
