@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from .agents import began
 from .managers import Local, Manager, Slurm, Yarn, torchrun
 from .stacks.common import BATCH, EPOCHS, EXAMPLES, WHOLE
-from .test_stacks import HERE, STACKS, trained, worlds
+from .test_stacks import HERE, PASSES, STACKS, trained, worlds
 
 MANAGERS: list[type[Manager]] = [Local, Slurm, Yarn]
 
@@ -53,7 +53,7 @@ def test_each_example_is_trained_once_an_epoch(binary: str, tmp_path: Path, mana
             wait_for("the end", lambda: site.state("net") == "completed")
         except (TimeoutError, AssertionError) as error:
             raise AssertionError(f"{error}; worlds {worlds(net)}\n{site.logs()}") from None
-    examples = WHOLE if stack == "hf" else EXAMPLES
+    examples = WHOLE if stack in PASSES else EXAMPLES
     steps = -(-examples // BATCH) * EPOCHS
     assert (net / "complete").read_text() == str(steps)
     starts = [step for rank, _, step in began(net) if rank == 0]

@@ -114,7 +114,7 @@ def test_the_script_grows_and_shrinks_and_loses_no_step(daemon: Daemon, tmp_path
 def test_the_page_has_what_the_tests_run() -> None:
     assert list(BLOCKS) == [
         *("settings", "script", "run", "second", "report"),
-        *("torch", "sampler", "adaptive", "hf", "lightning", "ray", "stop"),
+        *("torch", "sampler", "adaptive", "hf", "lightning", "deepspeed", "ray", "stop"),
     ]
     # The lines run in `plain_loop.py` and test_torchrun.py; here they only have to compile.
     compile(BLOCKS["report"], "report", "exec")
@@ -122,7 +122,7 @@ def test_the_page_has_what_the_tests_run() -> None:
     # Ray's test_torchrun.py runs such a driver.
     compile(BLOCKS["ray"], "ray", "exec")
     # test_stacks.py and test_adaptive.py run what these call.
-    stacks = {"torch": "plain", "sampler": "plain", "hf": "hf", "lightning": "lightning"}
+    stacks = {"torch": "plain", "sampler": "plain", "hf": "hf", "lightning": "lightning", "deepspeed": "deepspeed"}
     scripts = {block: f"stacks/train_{stack}.py" for block, stack in stacks.items()} | {"adaptive": "adaptive_ddp.py"}
     for block, script in scripts.items():
         run = (ROOT / "integration/python/tests" / script).read_text()

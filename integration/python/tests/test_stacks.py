@@ -19,7 +19,9 @@ from .stacks.common import BATCH, EPOCHS, EXAMPLES, WHOLE
 
 HERE = Path(__file__).parent
 #: Each one's library. `make test` runs the first, `make test-all` all, for which it installs the libraries.
-NEEDS = {"plain": "torch", "fsdp": "torch", "hf": "transformers", "lightning": "lightning"}
+NEEDS = {"plain": "torch", "fsdp": "torch", "hf": "transformers", "lightning": "lightning", "deepspeed": "deepspeed"}
+#: Those whose batches are a number of passes of the same size.
+PASSES = {"hf", "deepspeed"}
 STACKS = [stack for stack, library in NEEDS.items() if find_spec(library)]
 if os.environ.get("TRAINMASTER_RELEASES") != "all":
     STACKS = STACKS[:1]
@@ -85,7 +87,7 @@ def test_each_example_is_trained_once_an_epoch(feed: Feed, tmp_path: Path, stack
     finally:
         for agent in agents:
             agent.end()
-    examples = WHOLE if stack == "hf" else EXAMPLES
+    examples = WHOLE if stack in PASSES else EXAMPLES
     steps = -(-examples // BATCH) * EPOCHS
     assert (tmp_path / "complete").read_text() == str(steps), agents[0].text()
     assert worlds(tmp_path) == [1, 3, 2, 2]

@@ -37,6 +37,24 @@ def ranks(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     return rank, world
 
 
+def accumulation(batch: int, each: int, world: int | None = None) -> int:
+    """The number of passes over `each` examples that every process adds up, so that all together train `batch`
+    examples a step, whatever their number is: `gradient_accumulation_steps` and `accumulate_grad_batches`.
+
+    Raises ValueError if that number isn't whole. `world` is by default the present number of processes.
+    """
+    world = ranks()[1] if world is None else world
+    if min(batch, each, world) < 1:
+        raise ValueError(f"batch: {batch}, each: {each} and the number of processes, {world}, must be 1 or more")
+    passes, left = divmod(batch, each * world)
+    if left or not passes:
+        raise ValueError(
+            f"batch: {batch} must be a multiple of {each * world}, {world} processes with {each} each; "
+            "`sizes` in the job file says which numbers of workers there may be"
+        )
+    return passes
+
+
 def among(rank: int | None, world: int | None, batch: int, length: int) -> tuple[int, int]:
     """This process's rank and the number of processes, by default the present ones.
 

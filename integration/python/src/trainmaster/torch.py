@@ -16,27 +16,9 @@ from __future__ import annotations
 import torch
 
 from . import loop
-from .samplers import AdaptiveBatchSampler, ElasticBatchSampler, ranks
+from .samplers import AdaptiveBatchSampler, ElasticBatchSampler, accumulation, ranks
 
 __all__ = ["AdaptiveBatchSampler", "ElasticBatchSampler", "accumulation", "ranks", "report"]
-
-
-def accumulation(batch: int, each: int, world: int | None = None) -> int:
-    """The number of passes over `each` examples that every process adds up, so that all together train `batch`
-    examples a step, whatever their number is: `gradient_accumulation_steps` and `accumulate_grad_batches`.
-
-    Raises ValueError if that number isn't whole. `world` is by default the present number of processes.
-    """
-    world = ranks()[1] if world is None else world
-    if min(batch, each, world) < 1:
-        raise ValueError(f"batch: {batch}, each: {each} and the number of processes, {world}, must be 1 or more")
-    passes, left = divmod(batch, each * world)
-    if left or not passes:
-        raise ValueError(
-            f"batch: {batch} must be a multiple of {each * world}, {world} processes with {each} each; "
-            "`sizes` in the job file says which numbers of workers there may be"
-        )
-    return passes
 
 
 def report(
