@@ -47,7 +47,7 @@ def main() -> None:
             sampler.advance()
             trainmaster.torch.report(loss, sampler)
             with Path(f"trained-{dist.get_rank()}").open("a") as file:
-                file.write(f"{rounds} {sampler.trained} {','.join(map(str, numbers.tolist()))}\n")
+                file.write(f"{rounds} {sampler.last_size} {','.join(map(str, numbers.tolist()))}\n")
             time.sleep(float(os.environ.get("PACE", "0.02")))
             if trainmaster.should_stop():
                 if dist.get_rank() == 0:

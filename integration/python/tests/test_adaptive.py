@@ -87,9 +87,46 @@ def test_a_batch_is_counted_by_what_it_is_worth() -> None:
         one.advance()
 
 
+def test_a_small_last_batch_counts_by_its_examples() -> None:
+    one = sampler(600, 24, told="500", submitted="24")
+    # |G|² = 1 and tr Σ = 10,000: nearly all is noise.
+    for _ in range(20):
+        one._batch.observe(small_sqr=1 + 10000 / 250, large_sqr=1 + 10000 / 500, small=250, large=500)
+    gains = []
+    for _ in one:
+        gains.append(one.gain)
+        one.advance()
+    assert gains == [pytest.approx(size / 24 * (10000 + 24) / (10000 + size)) for size in (500, 100)]
+    assert one.last_size == 500
+    # One with fewer examples than the submitted batch counts as one step of it, as without a range.
+    one = sampler(50, 24)
+    for _ in one:
+        assert one.gain == 1.0
+        one.advance()
+    assert one.progress == 3.0
+
+
+def test_a_batch_of_several_passes_is_trained_in_one_of_them() -> None:
+    environment = {"TRAINMASTER_BATCH": "64", "TRAINMASTER_BATCH_LOCAL": "8", "TRAINMASTER_BATCH_PASSES": "4"}
+    one = AdaptiveBatchSampler(100, 64, rank=0, world=2, environment=environment)
+    assert one.size == 16
+    assert len(next(iter(one))) == 8
+
+
+def test_a_checkpoint_of_another_submitted_batch_is_converted() -> None:
+    one = sampler(100, 10)
+    for _ in one:
+        one.advance()
+    other = sampler(100, 20)
+    other.load_state_dict(one.state_dict())
+    assert (one.progress, other.progress, other.epoch, other.size) == (10.0, 5.0, 1, 20)
+
+
 def test_bad_numbers_are_named() -> None:
-    with pytest.raises(ValueError, match="batch: 2 must be from 3, the number of processes, to 10"):
-        sampler(10, 2, 0, 3)
+    with pytest.raises(ValueError, match="batch: 2 must be from 3, the number of processes, to 2"):
+        sampler(2, 2, 0, 3)
+    with pytest.raises(ValueError, match="the batch's submitted: 0 must be 1 or more"):
+        sampler(10, 5, submitted="0")
     with pytest.raises(ValueError, match="TRAINMASTER_BATCH: 'x' must be a whole number"):
         sampler(10, 5, told="x")
     one = sampler(100, 10)
@@ -100,7 +137,7 @@ def test_bad_numbers_are_named() -> None:
         {"rounds": -1},
         {"done": 100},
         {"done": None},
-        {"size": 0},
+        {"submitted": 0},
         {"progress": float("nan")},
         {"noise": [0.0, 0.0]},
         {"noise": [0.0, 0.0, float("inf")]},
@@ -147,6 +184,36 @@ def test_one_process_measures_noise_between_two_steps() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_a_step_that_fails_leaves_the_learning_rate_and_two_backward_passes_measure_nothing() -> None:
+    net = torch.nn.Linear(WIDTH, 1, bias=False, dtype=torch.float64)
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    one = sampler(2000, 10, told="20", submitted="10")
+    one.follow(model, optimizer)
+
+    def broken() -> float:
+        raise ArithmeticError
+
+    for _ in range(2):
+        with pytest.raises(ArithmeticError):
+            optimizer.step(broken)
+    examples = MEAN + torch.randn(2000, WIDTH, dtype=torch.float64)
+    for at in one:
+        for half in (at[:10], at[10:]):
+            model(examples[half]).mean().backward()
+        optimizer.step()
+        one.advance()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert "grad_sqr" not in one.fields()
+    for at in one:
+        optimizer.zero_grad()
+        model(examples[at]).mean().backward()
+        optimizer.step()
+        one.advance()
+    assert one.fields()["grad_sqr"] == pytest.approx(WIDTH * MEAN**2, rel=0.3)
+
+
+@pytest.mark.usefixtures("alone")
 def test_other_optimizers_take_the_root_of_the_batch() -> None:
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
@@ -169,7 +236,8 @@ def trained(folder: Path, rank: int) -> list[list[str]]:
 
 def test_processes_change_their_batch_at_the_same_step(tmp_path: Path) -> None:
     feed, agents = Feed(), list[Agent]()
-    told = {"TRAINMASTER_BATCH": "24", "TRAINMASTER_BATCH_SUBMITTED": "24"}
+    # Agents that start later can be told another batch.
+    told = [{"TRAINMASTER_BATCH": size, "TRAINMASTER_BATCH_SUBMITTED": "24"} for size in ("24", "30", "36")]
 
     def train(batch: int) -> None:
         """Waits for some steps with this batch."""
@@ -179,15 +247,15 @@ def test_processes_change_their_batch_at_the_same_step(tmp_path: Path) -> None:
 
     try:
         feed.plan(0, 1)
-        agents += [Agent(feed, tmp_path, index, str(SCRIPT), **told) for index in (0, 1)]
+        agents += [Agent(feed, tmp_path, index, str(SCRIPT), **told[index]) for index in (0, 1)]
         train(24)
         feed.choose(pb.Batch(size=96, local=48, passes=1, submitted=24))
         train(96)
         # A third process. The scheduler's next batch is for three.
         feed.plan(0, 1, 2)
-        agents.append(Agent(feed, tmp_path, 2, str(SCRIPT), **told))
+        agents.append(Agent(feed, tmp_path, 2, str(SCRIPT), **told[2]))
         wait_for("the third process", lambda: trained(tmp_path, 2))
-        feed.choose(pb.Batch(size=600, local=30, passes=7, submitted=24))
+        feed.choose(pb.Batch(size=630, local=30, passes=7, submitted=24))
         # More than one pass isn't made.
         train(90)
     finally:
@@ -212,8 +280,8 @@ def test_processes_change_their_batch_at_the_same_step(tmp_path: Path) -> None:
     assert last.grad_var == pytest.approx(WIDTH, rel=0.3)
     assert {24, 96, 90} == {progress.batch for progress in feed.reported if progress.batch}
     # With this noise, of 4 examples, a step with 96 is worth 1.12 of those with 24.
-    real = sum(progress.steps for progress in feed.reported)
-    assert real < last.step < 1.12 * real
+    steps = len(everything[0])
+    assert 0.9 * steps < last.step < 1.12 * steps
 
 
 def test_the_scheduler_chooses_larger_batches_for_noisy_gradients(binary: str, tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ class AdaptiveBatch:
         self.submitted = number("_SUBMITTED", self.size)
         self.local = number("_LOCAL", self.size)
         self.passes = number("_PASSES", 1)
+        for name in ("size", "submitted", "local", "passes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"the batch's {name}: {getattr(self, name)} must be 1 or more")
         self._sqr = self._var = self._weight = 0.0
 
     def update(self) -> bool:

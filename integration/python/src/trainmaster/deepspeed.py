@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from argparse import Namespace
@@ -30,16 +31,20 @@ _LAST = "trainmaster.json"
 # Of the caller's state in a checkpoint.
 _KEY = "trainmaster"
 _UNIVERSAL = "-universal"
+# The name of a checkpoint's folder, and of those that are made of it.
+_TAG = re.compile(r"(\d{1,18})-step-\d+(-universal(-new)?)?")
 
 
 def config(config: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
     """The configuration for the present number of processes: with `gradient_accumulation_steps` for which
     `train_batch_size` and `train_micro_batch_size_per_gpu` stay as they are.
 
-    If the last checkpoint in `folder` is of another number of processes, ZeRO's parts of it are divided anew, as
-    DeepSpeed's `ds_to_universal` does. Call it in all processes.
+    If the last checkpoint in `folder` has parts for another number of processes, the first process converts it to a
+    universal checkpoint, as DeepSpeed's `ds_to_universal` does. The others wait, at most the `timeout` of
+    `deepspeed.init_distributed`. Call it in all processes.
 
-    Raises ValueError if the batch can't be divided so, and RuntimeError before `deepspeed.init_distributed`.
+    Raises ValueError if the batch can't be divided so, and RuntimeError before `deepspeed.init_distributed`, or if a
+    process doesn't see the checkpoint.
     """
     if not dist.is_initialized():
         raise RuntimeError("config: deepspeed.init_distributed has to be called before")
@@ -49,63 +54,108 @@ def config(config: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
         if not isinstance(value, int):
             raise ValueError(f"{key}: {value!r} must be a whole number")
     world, last = dist.get_world_size(), _last(folder)
-    universal = last is not None and last["zero"] > 0 and last["world"] != world
+    universal = last is not None and last["partitioned"] and last["world"] != world
     if universal and last:
         if dist.get_rank() == 0:
-            _divide(Path(folder, last["tag"]), Path(folder, last["tag"] + _UNIVERSAL))
+            _convert(Path(folder, last["tag"]), Path(folder, last["tag"] + _UNIVERSAL))
         dist.barrier()
     return {
         **config,
         "gradient_accumulation_steps": accumulation(int(batch or 0), int(each or 0), world),
-        "checkpoint": {**config.get("checkpoint", {}), "load_universal": universal},
+        "checkpoint": {**(config.get("checkpoint") or {}), "load_universal": universal},
     }
 
 
-def _divide(checkpoint: Path, target: Path) -> None:
-    """Makes a checkpoint that any number of processes can load."""
+def _convert(checkpoint: Path, target: Path) -> None:
+    """Makes a checkpoint that any number of processes can load, if it isn't there already."""
+    if target.exists():
+        return
+    new = target.with_name(f"{target.name}-new")
     # An earlier try may have ended within it.
-    shutil.rmtree(target, ignore_errors=True)
+    shutil.rmtree(new, ignore_errors=True)
     options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False}
     checks = {"strict": True, "inject_missing_state": True}
-    ds_to_universal.main(Namespace(input_folder=str(checkpoint), output_folder=str(target), **options, **checks))
+    ds_to_universal.main(Namespace(input_folder=str(checkpoint), output_folder=str(new), **options, **checks))
+    os.replace(new, target)
 
 
 def save(engine: Any, folder: str | Path, state: Mapping[str, Any]) -> None:
-    """Saves a checkpoint with `state`, and then removes the one before. Call it in all processes."""
+    """Saves a checkpoint with `state`, and then removes older ones. Call it in all processes, between batches."""
     began, before = time.monotonic(), _last(folder)
-    tag = f"step-{engine.global_steps}"
+    # Never over the last complete one.
+    tag = f"{before['number'] + 1 if before else 1}-step-{engine.global_steps}"
+    if dist.get_rank() == 0:
+        # An earlier try may have ended within it, on another number of processes.
+        _remove(folder, keep=before["tag"] if before else "")
+    dist.barrier()
     engine.save_checkpoint(str(folder), tag=tag, client_state={_KEY: dict(state)}, save_latest=False)
     dist.barrier()
     if dist.get_rank() == 0:
+        partitioned = any(Path(folder, tag).glob("*zero_pp_rank*"))
+        last = {"tag": tag, "world": dist.get_world_size(), "partitioned": partitioned}
         new = Path(folder, f"{_LAST}.new")
-        last = {"tag": tag, "world": dist.get_world_size(), "zero": int(engine.zero_optimization_stage())}
-        new.write_text(json.dumps(last))
+        with new.open("w") as file:
+            json.dump(last, file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(new, Path(folder, _LAST))
-        for old in (before["tag"], before["tag"] + _UNIVERSAL) if before and before["tag"] != tag else ():
-            shutil.rmtree(Path(folder, old), ignore_errors=True)
+        _remove(folder, keep=tag)
     loop.saved(engine.global_steps, time.monotonic() - began)
 
 
+def _remove(folder: str | Path, keep: str) -> None:
+    """Removes all checkpoints of this module but one, with what was made of them."""
+    for path in Path(folder).glob("*-step-*"):
+        if _TAG.fullmatch(path.name) and path.name not in (keep, keep + _UNIVERSAL):
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def load(engine: Any, folder: str | Path) -> dict[str, Any] | None:
-    """Loads the last complete checkpoint, and returns the state that was saved with it. None: there is none."""
+    """Loads the last complete checkpoint, and returns the state that was saved with it. None: there is none.
+
+    Call it in all processes. Raises RuntimeError if a process doesn't see the checkpoint or can't load it.
+    """
     last = _last(folder)
     if last is None:
         return None
     tag = last["tag"] + (_UNIVERSAL if engine.load_universal_checkpoint() else "")
     path, client = engine.load_checkpoint(str(folder), tag=tag)
-    if path is None:
+    if path is None or _KEY not in client:
         raise RuntimeError(f"DeepSpeed can't load the checkpoint {Path(folder, tag)}")
     state: dict[str, Any] = client[_KEY]
     return state
 
 
 def _last(folder: str | Path) -> dict[str, Any] | None:
-    """Name, number of processes and ZeRO stage of the last complete checkpoint."""
+    """Name, number and number of processes of the last complete checkpoint, and whether each process has a part of it.
+
+    All processes get what the first one reads.
+    """
+    read: list[Any] = [_read(folder) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(read)
+    last: dict[str, Any] | str | None = read[0]
+    if isinstance(last, str):
+        raise RuntimeError(last)
+    if last and not Path(folder, last["tag"]).is_dir():
+        raise RuntimeError(f"{Path(folder, last['tag'])} isn't there: all processes need the same folder")
+    return last
+
+
+def _read(folder: str | Path) -> dict[str, Any] | str | None:
+    """The same, or an error."""
     file = Path(folder, _LAST)
-    if not file.exists():
-        return None
     try:
         last = json.loads(file.read_text())
-        return {"tag": Path(last["tag"]).name, "world": int(last["world"]), "zero": int(last["zero"])}
-    except (ValueError, TypeError, KeyError) as error:
-        raise RuntimeError(f"{file}: it doesn't name a checkpoint ({error}); remove it to start anew") from None
+        found = _TAG.fullmatch(last["tag"])
+        if not found or found[2]:
+            raise ValueError(f"tag: {last['tag']!r:.100}")
+        return {
+            "tag": found[0],
+            "number": int(found[1]),
+            "world": int(last["world"]),
+            "partitioned": bool(last["partitioned"]),
+        }
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return f"{file}: it doesn't name a checkpoint ({type(error).__name__}: {error}); remove it to start anew"

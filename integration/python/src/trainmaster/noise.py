@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 @dataclass(frozen=True)
-class Told:
+class Message:
     """What all processes know after a step."""
 
     #: Arguments of `AdaptiveBatch.observe`. None: nothing was measured in this step.
@@ -45,7 +45,9 @@ class Exchange:
         # One process alone: the buckets of the step before, by number, and its examples.
         self._before: dict[int, torch.Tensor] = {}
         self._examples_before = 0
-        self._compared = True
+        # The buckets of this step. PyTorch changes the buckets after the first one.
+        self._buckets: set[int] = set()
+        self._valid = False
         self._sent: tuple[torch.Tensor, Any, int] | None = None
         model.register_comm_hook(self, Exchange._reduce)
 
@@ -53,6 +55,9 @@ class Exchange:
     def _reduce(self, bucket):  # type: ignore[no-untyped-def]
         """PyTorch calls this for each bucket of gradients, in place of its all-reduce."""
         gradient = bucket.buffer()
+        # A second backward pass.
+        self._valid &= bucket.index() not in self._buckets
+        self._buckets.add(bucket.index())
         if self._world == 1:
             self._pair(bucket.index(), gradient)
             return allreduce_hook(self._group, bucket)
@@ -75,26 +80,35 @@ class Exchange:
             self._parts.append((_square(before) + _square(gradient)) / 2)
             self._means.append(_square((before + gradient) / 2))
         else:
-            # PyTorch changes the buckets after the first step.
-            self._compared = False
+            self._valid = False
+
+    def agree(self, rank: int, batch: int, submitted: int) -> tuple[int, int]:
+        """The batch and the submitted one of the first process. Waits for all."""
+        own = [float(batch), float(submitted)] if rank == 0 else [0.0, 0.0]
+        message = torch.tensor(own, dtype=torch.float64, device=self._device)
+        dist.all_reduce(message, group=self._group)
+        first = message.tolist()
+        return int(first[0]), int(first[1])
 
     def send(self, examples: int, batch: int, submitted: int) -> None:
         """Begins to tell the others about a step with so many examples. One process also knows what is next."""
         parts, means, self._parts, self._means = self._parts, self._means, [], []
-        counted = len(parts) == len(means) > 0
+        counted = self._valid and len(parts) == len(means) > 0 and examples >= self._world
         if self._world == 1:
             # All buckets have their pairs, and both steps had the same batch.
-            counted &= self._compared and not self._before and self._examples_before == examples
-            if parts or not self._compared:
+            counted &= not self._before and self._examples_before == examples
+            if parts or not self._valid:
                 self._before.clear()
-            self._examples_before, self._compared = examples, True
+            self._examples_before = examples
+        self._valid = True
+        self._buckets.clear()
         rest = [float(counted), float(examples), float(batch), float(submitted)]
         message = torch.tensor([0.0, 0.0, *rest], dtype=torch.float64, device=self._device)
         if counted:
             message[0], message[1] = torch.stack(parts).sum(), torch.stack(means).sum()
         self._sent = message, dist.all_reduce(message, group=self._group, async_op=True), examples
 
-    def receive(self) -> Told | None:
+    def receive(self) -> Message | None:
         """What was sent last. None: nothing.
 
         Raises RuntimeError if the processes have trained different batches.
@@ -106,16 +120,18 @@ class Exchange:
         part, mean, counted, trained, batch, submitted = message.tolist()
         if trained != self._world * examples:
             raise RuntimeError(
-                f"this process has trained a batch of {examples}, and all {self._world} together {trained:.0f} in "
-                "place of so many each: all have to draw and to `advance` equally often"
+                f"this process has trained a batch of {examples} examples, and others another one (the sum over "
+                f"{self._world} processes is {trained:.0f}): all have to draw batches and call `advance` equally often"
             )
         noise = None
         if counted == self._world:
             small, large = (examples / self._world, examples) if self._world > 1 else (examples, 2 * examples)
             noise = part / counted, mean / counted, small, large
-        return Told(noise, int(batch), int(submitted))
+        return Message(noise, int(batch), int(submitted))
 
 
 def _square(gradient: torch.Tensor) -> torch.Tensor:
     """The squared norm."""
-    return torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32).double().square()
+    values = (gradient.coalesce().values() if gradient.is_sparse else gradient).detach()
+    wide = torch.float64 if values.dtype == torch.float64 else torch.float32
+    return torch.linalg.vector_norm(values, dtype=wide).double().square()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections import deque
@@ -13,7 +14,9 @@ from torch.utils.data import Sampler
 
 from . import loop
 from .batch import AdaptiveBatch, BatchFields
-from .noise import Exchange, Told
+from .noise import Exchange, Message
+
+log = logging.getLogger("trainmaster")
 
 
 class _Fields(TypedDict):
@@ -189,15 +192,16 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
         world: int | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """`length` examples. `batch` is the submitted batch of all processes together, in a program that Trainmaster
-        did not start: others are told theirs.
+        """`length` examples. `batch` is the submitted batch of all processes together in a program that Trainmaster
+        did not start. Programs that it starts get theirs from it.
 
-        Raises ValueError if a process would get no example of a batch.
+        Raises ValueError if there are fewer examples than processes.
         """
-        self.rank, self.world = among(rank, world, batch, length)
+        self.rank, self.world = among(rank, world, length, length)
         self._batch = AdaptiveBatch(batch, environment)
         self.length, self.shuffle, self.seed = length, shuffle, seed
-        self._take(self._batch.size)
+        # Of one pass: what a process computes at once is limited by its memory.
+        self._take(self._batch.size // self._batch.passes)
         #: Completed passes over the data, and the examples of the present one that were trained.
         self.rounds = self.done = 0
         #: The training so far, in steps of the submitted batch.
@@ -230,12 +234,16 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
         return self._batch.gain_of(self._training())
 
     @property
-    def trained(self) -> int:
-        """The batch that was trained last. At the end of a pass, fewer examples may be left."""
+    def last_size(self) -> int:
+        """The batch that was trained last. At the end of a pass over the data, it may have had fewer examples."""
         return self._trained
 
     def _training(self) -> int:
-        return self._drawn[0][0] if self._drawn else self.size
+        """The examples of the step in training. A last batch counts as one of the submitted batch if it is smaller."""
+        if not self._drawn:
+            return self.size
+        size, examples = self._drawn[0]
+        return max(examples, min(size, self._batch.submitted))
 
     def __len__(self) -> int:
         """Batches of a whole pass, if the batch stays the same."""
@@ -255,19 +263,24 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
 
     def follow(self, model: Any, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Measures the noise of the gradients of a `DistributedDataParallel` in each step, and from then on takes over
-        the batches that the scheduler chooses.
+        the batches that the scheduler chooses. Call it in all processes, before the first batch.
 
         The learning rate of `optimizer` is scaled in each step: with SGD by `gain` (AdaScale), with others by the
         square root of the batch relative to the submitted one.
 
-        One process alone measures the noise between two steps, for which it keeps the gradient of the first.
+        One process alone measures the noise between two steps, for which it keeps the gradient of the first. A step is
+        one batch and one backward pass. Steps with several backward passes aren't measured.
         """
         self._exchange = Exchange(model, self.world)
+        # The processes can have been started with different batches.
+        size, self._batch.submitted = self._exchange.agree(self.rank, self.size, self._batch.submitted)
+        self._take(size)
         if optimizer is None:
             return
         rates: list[Any] = []
 
         def scale(*_: Any) -> None:
+            restore()  # after a step that raised an error
             root = (self._training() / self._batch.submitted) ** 0.5
             factor = self.gain if isinstance(optimizer, torch.optim.SGD) else root
             rates[:] = [group["lr"] for group in optimizer.param_groups]
@@ -275,14 +288,15 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
                 group["lr"] = group["lr"] * factor
 
         def restore(*_: Any) -> None:
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=False):
                 group["lr"] = rate
+            rates.clear()
 
         optimizer.register_step_pre_hook(scale)
         optimizer.register_step_post_hook(restore)
 
     def advance(self) -> None:
-        """Counts a batch as trained. Call it after each optimizer step, in all processes.
+        """Counts a batch as trained. Call it after each optimizer step, in all processes, once for each batch.
 
         Raises RuntimeError if no batch was drawn, or if another process has trained another one.
         """
@@ -296,24 +310,26 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
             self.rounds, self.done = self.rounds + 1, 0
         if self._exchange:
             # What was sent in the last step has arrived meanwhile, so nobody waits.
-            if told := self._exchange.receive():
-                self._follow(told)
+            if message := self._exchange.receive():
+                self._follow(message)
             self._exchange.send(examples, *self._chosen())
 
-    def _follow(self, told: Told) -> None:
-        if told.noise:
-            self._batch.observe(*told.noise)
-        if min(told.batch, told.submitted) > 0:
-            self._batch.submitted = told.submitted
-            self._take(told.batch)
+    def _follow(self, message: Message) -> None:
+        if message.noise:
+            self._batch.observe(*message.noise)
+        if min(message.batch, message.submitted) > 0:
+            self._batch.submitted = message.submitted
+            self._take(message.batch)
 
     def _chosen(self) -> tuple[int, int]:
         """The batch that the scheduler chose, and the submitted one. Only one process gets it."""
-        chosen = loop.assigned_batch() if self.rank == 0 else None
-        if not chosen:
-            return 0, 0
-        # More passes than one aren't made: the batch is as large as the memory allows.
-        return min(chosen.size, chosen.local * self.world), chosen.submitted
+        try:
+            chosen = loop.assigned_batch() if self.rank == 0 else None
+        except ValueError as error:
+            log.warning("the batch stays the same: %s", error)
+            chosen = None
+        # Of one pass, as at the start.
+        return (chosen.size // max(chosen.passes, 1), chosen.submitted) if chosen else (0, 0)
 
     def _take(self, size: int) -> None:
         # The number of processes can have changed since it was chosen.
@@ -338,7 +354,7 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
             "rounds": self.rounds,
             "done": self.done,
             "progress": self.progress,
-            "size": self.size,
+            "submitted": self._batch.submitted,
             "noise": list(self._batch.sums),
             "length": self.length,
             "seed": self.seed,
@@ -346,18 +362,19 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues after the trained batches. Raises ValueError if the data are others."""
+        """Continues after the trained batches, with the present batch. Raises ValueError if the data are others."""
         own = self.state_dict()
         for name in ("length", "seed", "shuffle"):
             if state.get(name) != own[name]:
                 raise ValueError(f"{name}: the checkpoint has {state.get(name)!r}, this sampler {own[name]!r}")
-        counts = [state.get(name) for name in ("rounds", "done", "size")]
+        counts = [state.get(name) for name in ("rounds", "done", "submitted")]
         values = [state.get("progress"), *(noise if isinstance(noise := state.get("noise"), list) else [])]
-        rounds, done, size = (count if isinstance(count, int) else -1 for count in counts)
+        rounds, done, submitted = (count if isinstance(count, int) else -1 for count in counts)
         progress, *sums = (value if isinstance(value, float) else math.nan for value in values)
         finite = all(map(math.isfinite, (progress, *sums)))
-        if not (min(rounds, size - 1) >= 0 <= done < self.length and finite and progress >= 0 and len(sums) == 3):
+        if not (min(rounds, submitted - 1) >= 0 <= done < self.length and finite and progress >= 0 and len(sums) == 3):
             raise ValueError(f"this isn't the checkpoint of a sampler with {self.length} examples: {state!r:.200}")
-        self.rounds, self.done, self.progress = rounds, done, progress
+        self.rounds, self.done = rounds, done
+        self.progress = progress * submitted / self._batch.submitted
         self._batch.sums = sums[0], sums[1], sums[2]
-        self._take(size)
+        self._drawn.clear()

@@ -25,7 +25,7 @@ CONFIG = {
 }
 
 deepspeed.init_distributed(dist_backend="gloo")
-sampler = trainmaster.torch.ElasticBatchSampler(WHOLE, BATCH)
+sampler = trainmaster.torch.ElasticBatchSampler(WHOLE, BATCH, drop_last=True)
 loader = DataLoader(Numbers(WHOLE), batch_sampler=sampler)
 net = Net()
 config = trainmaster.deepspeed.config(CONFIG, "checkpoints")
