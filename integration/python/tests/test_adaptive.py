@@ -111,6 +111,16 @@ def test_a_batch_of_several_passes_is_trained_in_one_of_them() -> None:
     one = AdaptiveBatchSampler(100, 64, rank=0, world=2, environment=environment)
     assert one.size == 16
     assert len(next(iter(one))) == 8
+    # Of other processes than it was chosen for.
+    assert AdaptiveBatchSampler(100, 64, rank=0, world=1, environment=environment).size == 8
+
+
+def test_a_batch_of_more_than_all_examples_is_a_pass() -> None:
+    one = sampler(50, 100)
+    for _ in one:
+        assert (one.gain, one.size) == (1.0, 50)
+        one.advance()
+    assert (one.epoch, one.rounds, one.steps_per_epoch) == (1, 1, 1)
 
 
 def test_a_checkpoint_of_another_submitted_batch_is_converted() -> None:

@@ -16,11 +16,12 @@ import re
 import shutil
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from deepspeed.checkpoint import ds_to_universal
 
 from . import loop
@@ -53,12 +54,13 @@ def config(config: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
     for key, value in zip(keys, (batch, each), strict=True):
         if not isinstance(value, int):
             raise ValueError(f"{key}: {value!r} must be a whole number")
+    # For the messages below. DeepSpeed does this later.
+    get_accelerator().set_device(loop.number(os.environ, "LOCAL_RANK", 0))
     world, last = dist.get_world_size(), _last(folder)
     universal = last is not None and last["partitioned"] and last["world"] != world
     if universal and last:
-        if dist.get_rank() == 0:
-            _convert(Path(folder, last["tag"]), Path(folder, last["tag"] + _UNIVERSAL))
-        dist.barrier()
+        here, tag = Path(folder), last["tag"]
+        _by_first(lambda: _convert(here / tag, here / (tag + _UNIVERSAL)))
     return {
         **config,
         "gradient_accumulation_steps": accumulation(int(batch or 0), int(each or 0), world),
@@ -81,26 +83,27 @@ def _convert(checkpoint: Path, target: Path) -> None:
 
 def save(engine: Any, folder: str | Path, state: Mapping[str, Any]) -> None:
     """Saves a checkpoint with `state`, and then removes older ones. Call it in all processes, between batches."""
-    began, before = time.monotonic(), _last(folder)
+    began, before = time.monotonic(), _by_first(lambda: _read(folder))
     # Never over the last complete one.
     tag = f"{before['number'] + 1 if before else 1}-step-{engine.global_steps}"
-    if dist.get_rank() == 0:
-        # An earlier try may have ended within it, on another number of processes.
-        _remove(folder, keep=before["tag"] if before else "")
-    dist.barrier()
+    # An earlier try may have ended within it, on another number of processes.
+    _by_first(lambda: _remove(folder, keep=before["tag"] if before else ""))
     engine.save_checkpoint(str(folder), tag=tag, client_state={_KEY: dict(state)}, save_latest=False)
     dist.barrier()
-    if dist.get_rank() == 0:
-        partitioned = any(Path(folder, tag).glob("*zero_pp_rank*"))
-        last = {"tag": tag, "world": dist.get_world_size(), "partitioned": partitioned}
-        new = Path(folder, f"{_LAST}.new")
-        with new.open("w") as file:
-            json.dump(last, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, Path(folder, _LAST))
-        _remove(folder, keep=tag)
+    _by_first(lambda: _complete(Path(folder), tag))
     loop.saved(engine.global_steps, time.monotonic() - began)
+
+
+def _complete(folder: Path, tag: str) -> None:
+    """Makes a checkpoint the last complete one, and removes the others."""
+    partitioned = any((folder / tag).glob("*zero_pp_rank*"))
+    new = folder / f"{_LAST}.new"
+    with new.open("w") as file:
+        json.dump({"tag": tag, "world": dist.get_world_size(), "partitioned": partitioned}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, folder / _LAST)
+    _remove(folder, keep=tag)
 
 
 def _remove(folder: str | Path, keep: str) -> None:
@@ -113,7 +116,8 @@ def _remove(folder: str | Path, keep: str) -> None:
 def load(engine: Any, folder: str | Path) -> dict[str, Any] | None:
     """Loads the last complete checkpoint, and returns the state that was saved with it. None: there is none.
 
-    Call it in all processes. Raises RuntimeError if a process doesn't see the checkpoint or can't load it.
+    Call it in all processes, once, after `deepspeed.initialize`. Raises RuntimeError if a process doesn't see the
+    checkpoint or can't load it.
     """
     last = _last(folder)
     if last is None:
@@ -126,23 +130,33 @@ def load(engine: Any, folder: str | Path) -> dict[str, Any] | None:
     return state
 
 
+def _by_first(action: Callable[[], Any]) -> Any:
+    """Runs an action in the first process. All processes get its result, or RuntimeError with its error."""
+    done: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            done[0] = action()
+        except Exception as error:
+            done[1] = f"{type(error).__name__}: {error}"
+    dist.broadcast_object_list(done)
+    if done[1] is not None:
+        raise RuntimeError(done[1])
+    return done[0]
+
+
 def _last(folder: str | Path) -> dict[str, Any] | None:
     """Name, number and number of processes of the last complete checkpoint, and whether each process has a part of it.
 
     All processes get what the first one reads.
     """
-    read: list[Any] = [_read(folder) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(read)
-    last: dict[str, Any] | str | None = read[0]
-    if isinstance(last, str):
-        raise RuntimeError(last)
+    last: dict[str, Any] | None = _by_first(lambda: _read(folder))
     if last and not Path(folder, last["tag"]).is_dir():
         raise RuntimeError(f"{Path(folder, last['tag'])} isn't there: all processes need the same folder")
     return last
 
 
-def _read(folder: str | Path) -> dict[str, Any] | str | None:
-    """The same, or an error."""
+def _read(folder: str | Path) -> dict[str, Any] | None:
+    """The same, for one process. Raises ValueError if the file makes no sense."""
     file = Path(folder, _LAST)
     try:
         last = json.loads(file.read_text())
@@ -157,5 +171,5 @@ def _read(folder: str | Path) -> dict[str, Any] | str | None:
         }
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        return f"{file}: it doesn't name a checkpoint ({type(error).__name__}: {error}); remove it to start anew"
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{file}: it doesn't name a checkpoint ({error!r:.200}); remove it to start anew") from None

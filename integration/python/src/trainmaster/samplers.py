@@ -200,12 +200,12 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
         self.rank, self.world = among(rank, world, length, length)
         self._batch = AdaptiveBatch(batch, environment)
         self.length, self.shuffle, self.seed = length, shuffle, seed
-        # Of one pass: what a process computes at once is limited by its memory.
-        self._take(self._batch.size // self._batch.passes)
         #: Completed passes over the data, and the examples of the present one that were trained.
         self.rounds = self.done = 0
         #: The training so far, in steps of the submitted batch.
         self.progress = 0.0
+        self._count_in(self._batch.submitted)
+        self._take(self._of_one_pass(self._batch.size, self._batch.local, self._batch.passes))
         # Size and number of examples of the batches that were drawn and aren't trained yet, and the last trained size.
         self._drawn: deque[tuple[int, int]] = deque()
         self._trained = self.size
@@ -273,7 +273,8 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
         """
         self._exchange = Exchange(model, self.world)
         # The processes can have been started with different batches.
-        size, self._batch.submitted = self._exchange.agree(self.rank, self.size, self._batch.submitted)
+        size, submitted = self._exchange.agree(self.rank, self.size, self._batch.submitted)
+        self._count_in(submitted)
         self._take(size)
         if optimizer is None:
             return
@@ -318,7 +319,7 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
         if message.noise:
             self._batch.observe(*message.noise)
         if min(message.batch, message.submitted) > 0:
-            self._batch.submitted = message.submitted
+            self._count_in(message.submitted)
             self._take(message.batch)
 
     def _chosen(self) -> tuple[int, int]:
@@ -328,8 +329,18 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
         except ValueError as error:
             log.warning("the batch stays the same: %s", error)
             chosen = None
-        # Of one pass, as at the start.
-        return (chosen.size // max(chosen.passes, 1), chosen.submitted) if chosen else (0, 0)
+        if not chosen:
+            return 0, 0
+        return self._of_one_pass(chosen.size, chosen.local, chosen.passes), chosen.submitted
+
+    def _of_one_pass(self, size: int, local: int, passes: int) -> int:
+        """The part of a batch that is computed at once. With several passes, `local` is what the memory allows."""
+        return min(size // passes, local * self.world) if passes > 1 else size
+
+    def _count_in(self, submitted: int) -> None:
+        """Counts progress in steps of this batch, or of the whole data if they are fewer."""
+        before, self._batch.submitted = self._batch.submitted, min(submitted, self.length)
+        self.progress *= before / self._batch.submitted
 
     def _take(self, size: int) -> None:
         # The number of processes can have changed since it was chosen.
