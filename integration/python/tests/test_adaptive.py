@@ -52,7 +52,7 @@ def test_each_example_is_trained_once_a_pass_whatever_the_batches_and_processes_
                 before = group[0].done
                 step = [next(part) for part in parts]
                 assert all(step), "each process has an example"
-                chosen = draws.randint(1, 2 * length)
+                chosen = draws.choice((draws.randint(1, 2 * length), 2**64 - 1))
                 for one in group:
                     one.advance()
                     one._take(chosen)

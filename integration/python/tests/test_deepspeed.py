@@ -56,7 +56,8 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=f"{tmp_path}/3-step-70 isn't there: all processes need the same folder"):
         load(None, tmp_path)
     wrong: list[object] = [[], {}, {**good, "world": "x"}, *({**good, "tag": tag} for tag in (3, "..", "1-step-2/.."))]
-    for text in ("", *map(json.dumps, wrong)):
+    # The last ones are too deep, and too long to be read whole.
+    for text in ("", *map(json.dumps, wrong), "[" * 4096, json.dumps({"more": "x" * (16 << 20), **good})):
         file.write_text(text)
         with pytest.raises(RuntimeError, match=f"{file}: it doesn't name a checkpoint"):
             config(GIVEN, tmp_path)

@@ -29,6 +29,8 @@ from .samplers import accumulation
 
 # The file that names the last complete checkpoint. It is replaced at once.
 _LAST = "trainmaster.json"
+# Maximum number of its characters that are read.
+_LONGEST = 4096
 # Of the caller's state in a checkpoint.
 _KEY = "trainmaster"
 _UNIVERSAL = "-universal"
@@ -159,7 +161,8 @@ def _read(folder: str | Path) -> dict[str, Any] | None:
     """The same, for one process. Raises ValueError if the file makes no sense."""
     file = Path(folder, _LAST)
     try:
-        last = json.loads(file.read_text())
+        with file.open() as text:
+            last = json.loads(text.read(_LONGEST))
         found = _TAG.fullmatch(last["tag"])
         if not found or found[2]:
             raise ValueError(f"tag: {last['tag']!r:.100}")
