@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from trainmaster import Job, JobError, Role
@@ -39,6 +42,12 @@ parallel = { tp = 2 }
 time_limit = "2d"
 restart_cost = "20s"
 profile = [{ p = 1, w = 1, speed = 0.5 }]
+launcher = "none"
+elastic = "restart"
+nproc_per_node = 2
+workdir = "/net"
+checkpoints = "out"
+env = { A = "1" }
 """
 
 
@@ -53,7 +62,8 @@ def test_every_key_of_the_job_file_is_in_the_message() -> None:
     assert (message.resize, message.utility.kind) == (pb.RESIZE_FIXED, pb.UTILITY_KIND_SIGMOID)
     assert (message.deadline_ms, message.time_limit_ms, message.restart_cost_ms) == (43_200_000, 172_800_000, 20_000)
     assert (message.dataset.batch_time_ms, message.dataset.chunk_size_mib, message.model_size_mib) == (250, 64, 100)
-    assert dict(message.labels) == {"zone": "a", "topology.require": "rack", "parallel.tp": "2", "worker.sizes": "4,8"}
+    placed = {"zone": "a", "topology.require": "rack", "parallel.tp": "2", "worker.sizes": "4,8"}
+    assert dict(message.labels) == {**placed, "launcher": "none", "elastic": "restart", "nproc_per_node": "2"}
     assert (message.stop, message.stop_under_load) == (pb.STOP_OPTIMAL, pb.STOP_ACCURACY)
     assert [(part.parameters, list(part.after)) for part in message.partitions] == [(10, []), (20, [0])]
     free = Job.from_dict({"name": "a", "mode": "allreduce", "worker": {"gpu": 1}, "batch": {"min": 8, "max": 64}})
@@ -64,7 +74,7 @@ def test_every_key_of_the_job_file_is_in_the_message() -> None:
 
 def test_every_field_of_the_message_has_a_key() -> None:
     """Fails if a field is added to job.proto alone."""
-    ours = set(Job.__dataclass_fields__)
+    ours = set(Job.__dataclass_fields__) - {"workdir", "checkpoints", "env"}  # for the workers, not for the daemon
     theirs = {field.name.removesuffix("_ms").removesuffix("_mib") for field in pb.Job.DESCRIPTOR.fields}
     assert ours == theirs
 
@@ -161,6 +171,12 @@ MISTAKES = [
     ({"partitions": 2}, "resize"),
     ({"partitions": "two", "resize": "fixed"}, "partitions: 'two'"),
     ({"partitions": [{"size": 2}], "resize": "fixed"}, r"partitions\[0\].size: unknown key"),
+    ({"nproc_per_node": 0}, "nproc_per_node: 0 must be a whole number"),
+    ({"workdir": "net"}, "workdir: 'net' must begin with /"),
+    ({"checkpoints": "out"}, "checkpoints: 'out' must begin with /"),
+    ({"env": {"A-B": "1"}}, "env: 'A-B': a variable's name"),
+    ({"env": {"A": 1}}, "env.A: 1 must be a text"),
+    ({"env": "A=1"}, "env: 'A=1' must be a table"),
     ({"name": "../x"}, "name"),
     ({"name": "-x"}, "name"),
     ({"name": "17"}, "number"),
@@ -171,6 +187,18 @@ MISTAKES = [
 def test_mistakes_are_named(change: dict[str, object], message: str) -> None:
     with pytest.raises(JobError, match=message):
         Job.from_dict({"name": "a", "mode": "allreduce", "worker": {"gpu": 1}} | change)
+
+
+def test_a_job_has_the_keys_of_the_job_file() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has it")
+    source = (Path(__file__).parents[3] / "core/src/job/file.rs").read_text()
+    struct = source[source.index("struct File {") :].split("\n}")[0]
+    keys = set(re.findall(r"^    (\w+): ", struct, re.MULTILINE))
+    assert {"name", "env", "profile"} < keys
+    # The one that isn't in WHOLE beside `convergence`.
+    assert set(tomllib.loads(WHOLE)) == keys - {"epochs"}
+    job = Job.from_dict({"name": "a", "mode": "allreduce", "worker": {"gpu": 1}, "epochs": 3})
+    assert (job.convergence.delta, job.convergence.max_epochs) == (0.0, 3)
 
 
 def test_requested_is_the_default_maximum() -> None:

@@ -247,7 +247,7 @@ def test_only_the_jobs_processes_may_call_its_feed() -> None:
 def test_what_cannot_run_is_refused(tmp_path: Path) -> None:
     job = Job("net", worker=Role(cpu=1), server=Role(cpu=1))
     with pytest.raises(TrainmasterError, match='mode: "sync" must be "allreduce"'):
-        Torchrun("train.py").launched(job)
+        Torchrun("train.py").of(job)
     with pytest.raises(TrainmasterError, match=r"arguments: '--lr=0\.1' must be a list of words"):
         Torchrun("train.py", "--lr=0.1")  # type: ignore[arg-type]
     for processes in (0, -1, 1025):
@@ -255,8 +255,23 @@ def test_what_cannot_run_is_refused(tmp_path: Path) -> None:
             Torchrun("train.py", processes=processes)
     with pytest.raises(TrainmasterError, match=r"missing\.py is no file on"):
         Torchrun("missing.py", folder=tmp_path)()
+    with pytest.raises(TrainmasterError, match="env: PET_NNODES: Trainmaster or torchrun sets it"):
+        Torchrun("train.py", env={"PET_NNODES": "1"})
+
+
+def test_workers_follow_the_job_file() -> None:
+    given = {"name": "net", "mode": "allreduce", "worker": {"cpu": 1}}
     # Not the driver's folder, wherever the actor is.
-    assert Torchrun("train.py").folder == Path.cwd()
+    assert Torchrun("train.py").of(Job.from_dict(given))[1].folder == Path.cwd()
+    more = {"workdir": "/net", "checkpoints": "out", "nproc_per_node": 4, "env": {"A": "1", "B": "1"}}
+    job, worker = Torchrun("train.py", env={"B": "2"}).of(Job.from_dict(given | more))
+    assert dict(job.labels) == {"launcher": "torchrun", "nproc_per_node": "4"}
+    assert (worker.place, worker.checkpoints, worker.processes) == (Path("/net"), "out", 4)
+    assert worker.env == {"A": "1", "B": "2"}
+    _, worker = Torchrun("train.py", processes=2, folder="/other", checkpoints="/there").of(job)
+    assert (worker.place, worker.checkpoints, worker.processes) == (Path("/other"), "/there", 2)
+    with pytest.raises(TrainmasterError, match="env: PET_NNODES"):
+        Torchrun("train.py").of(Job.from_dict(given | {"env": {"PET_NNODES": "1"}}))
 
 
 def test_a_round_that_ended_keeps_nobody_waiting(tmp_path: Path) -> None:

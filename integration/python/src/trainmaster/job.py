@@ -19,6 +19,7 @@ Stop = Literal["epochs", "optimal", "accuracy"]
 UtilityKind = Literal["sigmoid", "constant", "linear", "step", "table"]
 
 _NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,128}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Where servers stand, by their labels.
 _LEVELS = ("zone", "block", "rack", "server")
 _AMOUNTS = ("gpu", "cpu", "memory", "disk", "bandwidth")
@@ -138,6 +139,8 @@ class Partition:
 class Job:
     """A training job, with the names and units of the job file. Nested parts can be plain dicts.
 
+    `workdir`, `checkpoints` and `env` are for programs that workers start (`Torchrun`).
+
     >>> Job(name="digits", worker={"gpu": 0.5, "memory": "1GiB", "max": 4}, server={"cpu": 1}).worker.max
     4
     """
@@ -168,6 +171,9 @@ class Job:
     time_limit: Quantity | None = None
     restart_cost: Quantity | None = None
     profile: Sequence[SpeedSample] = ()
+    workdir: str | None = None
+    checkpoints: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         def nest(key: str, kind: type[_T]) -> None:
@@ -202,7 +208,15 @@ class Job:
         elastic = fields.pop("elastic", None)
         if elastic == "fixed":
             fields["resize"] = "fixed"
-        own = {"launcher": fields.pop("launcher", None), "elastic": elastic if elastic != "fixed" else None}
+        processes = fields.pop("nproc_per_node", None)
+        if processes is not None:
+            _at_least("nproc_per_node", processes, 1)
+            processes = str(processes)
+        own = {
+            "launcher": fields.pop("launcher", None),
+            "elastic": elastic if elastic != "fixed" else None,
+            "nproc_per_node": processes,
+        }
         told = {
             **{label: value for label, value in own.items() if value is not None},
             **_labels("topology", ("require", "prefer"), fields.pop("topology", {})),
@@ -267,7 +281,23 @@ class Job:
             raise JobError('partitions: a model that is cut into parts runs as requested; add resize = "fixed"')
         if self.utility:
             _one_of("utility.kind", self.utility.kind, get_args(UtilityKind))
+        self._check_surroundings()
         self.message()  # reads every quantity
+
+    def _check_surroundings(self) -> None:
+        for key in ("workdir", "checkpoints"):
+            path = getattr(self, key)
+            inside = key == "checkpoints" and self.workdir is not None
+            if path is not None and not (isinstance(path, str) and path and (inside or path.startswith("/"))):
+                raise JobError(f"{key}: {path!r} must begin with /, and be there on every server")
+        if not isinstance(self.env, Mapping):
+            raise JobError(f"env: {self.env!r} must be a table of variables")
+        for name, value in self.env.items():
+            if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+                allowed = "a variable's name has letters, digits and _, and doesn't start with a digit"
+                raise JobError(f"env: {name!r}: {allowed}")
+            if not isinstance(value, str) or "\0" in value:
+                raise JobError(f"env.{name}: {value!r} must be a text")
 
     def _parts(self) -> Sequence[Partition]:
         # `__post_init__` has replaced a number by a tuple.

@@ -107,7 +107,11 @@ class Session:
         if on_driver_death not in get_args(OnDriverDeath):
             raise TrainmasterError(f"on_driver_death: {on_driver_death!r} must be cancel or resume")
         if isinstance(worker, Torchrun):
-            job = worker.launched(job)
+            job, worker = worker.of(job)
+        elif job.workdir or job.checkpoints or job.env:
+            raise TrainmasterError(
+                f"{job.name}: workdir, checkpoints and env are for Torchrun; runtime_env= sets them for other workers"
+            )
         with self._lock:
             if job.name in self._names:
                 raise Refused(f"{job.name}: this session already runs a job with this name")

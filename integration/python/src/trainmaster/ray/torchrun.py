@@ -53,8 +53,9 @@ class Torchrun:
     All nodes need the script and PyTorch. It has to continue from its own checkpoints, on any number of processes, and
     can use `trainmaster.report` and `trainmaster.should_stop`.
 
-    `processes` is the number of training processes of a worker, by default one for each of its GPUs. `folder` is where
-    the script runs, by default the driver's folder, and `checkpoints` where it writes checkpoints, from `folder` on.
+    `processes` is the number of training processes of a worker. `folder` is where the script runs, and `checkpoints`
+    where it writes checkpoints, from `folder` on. Without them, the job's `nproc_per_node`, `workdir` and `checkpoints`
+    apply, and otherwise one process for each GPU, the driver's folder and `checkpoints`. `env` is added to the job's.
 
     Raises `TrainmasterError` if an argument isn't allowed.
     """
@@ -62,8 +63,8 @@ class Torchrun:
     script: str | Path
     arguments: list[str] | tuple[str, ...] = ()
     processes: int | None = None
-    folder: str | Path = "."
-    checkpoints: str | Path = "checkpoints"
+    folder: str | Path | None = None
+    checkpoints: str | Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     # Known to all processes of the job, and to no others.
     secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
@@ -73,13 +74,32 @@ class Torchrun:
             raise TrainmasterError(f"arguments: {self.arguments!r} must be a list of words")
         if self.processes is not None and not 1 <= self.processes <= 1024:
             raise TrainmasterError(f"processes: {self.processes} must be from 1 to 1024")
-        object.__setattr__(self, "folder", Path(self.folder).expanduser().absolute())
+        for name in self.env:
+            if name.startswith(_OUTER) or name in _OUTER_NAMES:
+                raise TrainmasterError(f"env: {name}: Trainmaster or torchrun sets it")
 
-    def launched(self, job: Job) -> Job:
-        """The job with the label that says what a change costs it."""
+    def of(self, job: Job) -> tuple[Job, Torchrun]:
+        """The job with the label that says what a change costs it, and its workers with what the job says of them.
+
+        Raises `TrainmasterError` if the job can't be one of torchrun.
+        """
         if job.mode != "allreduce":
             raise TrainmasterError(f'{job.name}: mode: "{job.mode}" must be "allreduce" for processes of torchrun')
-        return replace(job, labels={"launcher": "torchrun", **job.labels})
+        # A wrong number is the daemon's to refuse.
+        said = job.labels.get("nproc_per_node", "")
+        worker = replace(
+            self,
+            processes=self.processes or (int(said) if said.isdecimal() else None) or None,
+            folder=Path(self.folder or job.workdir or ".").expanduser().absolute(),
+            checkpoints=self.checkpoints or job.checkpoints or "checkpoints",
+            env={**job.env, **self.env},
+        )
+        return replace(job, labels={"launcher": "torchrun", **job.labels}), worker
+
+    @property
+    def place(self) -> Path:
+        """The folder where the script runs."""
+        return Path(self.folder or ".").expanduser().absolute()
 
     def __call__(self) -> Agent:
         return Agent(self)
@@ -92,8 +112,8 @@ class Agent:
         here = get_node_ip_address()
         if not find_spec("torch"):
             raise TrainmasterError(f"{sys.executable} on {here} has no PyTorch")
-        if not Path(job.folder, job.script).is_file():
-            raise TrainmasterError(f"{Path(job.folder, job.script)} is no file on {here}")
+        if not Path(job.place, job.script).is_file():
+            raise TrainmasterError(f"{Path(job.place, job.script)} is no file on {here}")
         self._job = job
         self._host = here
         # The addresses of this worker's agents, by round, and the last round that has ended. Of the event loop.
@@ -135,7 +155,7 @@ class Agent:
                 done = Path(scratch, "done")
                 env = self._env(ctx, feed) | {"TRAINMASTER_DONE_FILE": str(done)}
                 # Its stdin is closed at the latest when this actor ends.
-                with subprocess.Popen(self._command(), cwd=self._job.folder, env=env, stdin=subprocess.PIPE) as agent:
+                with subprocess.Popen(self._command(), cwd=self._job.place, env=env, stdin=subprocess.PIPE) as agent:
                     code = self._wait(ctx, agent)
                 complete = code == 0 or done.exists()
         finally:
@@ -178,7 +198,7 @@ class Agent:
             "TRAINMASTER_INDEX": str(ctx.index),
             # Each round has agents of its own.
             "TRAINMASTER_INCARNATION": str(ctx.round),
-            "TRAINMASTER_CHECKPOINT_DIR": str(Path(self._job.folder, self._job.checkpoints)),
+            "TRAINMASTER_CHECKPOINT_DIR": str(Path(self._job.place, self._job.checkpoints or "checkpoints")),
             "PET_RDZV_BACKEND": "trainmaster",
             "PET_RDZV_ENDPOINT": "trainmaster",
             "PET_RDZV_ID": ctx.job.name,
