@@ -16,10 +16,13 @@ from trainmaster.testing import Daemon, daemon_binary, wait_for
 from .local_cluster import NO_TOKEN, Cluster
 
 collect_ignore = [] if find_spec("torch") else ["test_torch.py", "test_torchrun.py"]
+# What Ray Train needs of "ray[train]".
+if not all(map(find_spec, ("torch", "pandas", "pyarrow"))):
+    collect_ignore.append("test_train.py")
 
 
 def pytest_report_header() -> str:
-    return f"not collected without PyTorch: {', '.join(collect_ignore)}" if collect_ignore else ""
+    return f"not collected without PyTorch or Ray Train: {', '.join(collect_ignore)}" if collect_ignore else ""
 
 
 @pytest.fixture(scope="session")
