@@ -2,23 +2,28 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
+use dashmap::{DashMap, mapref::one::RefMut};
 use tokio::{
     runtime::Handle,
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{Semaphore, watch},
     time::{Instant, sleep_until},
 };
 use tonic::Status;
 use trainmaster_core::{Incarnation, JobId, Revision, Role, Span};
-use trainmaster_proto::{EncodedAssignment, SharedAssignment, role_from_wire, role_to_wire, v1};
+use trainmaster_proto::{SharedAssignment, role_from_wire, v1};
 
 use crate::{
     FeedMetrics, Kept,
     callers::{Callers, FeedCaller},
     limits::{Bucket, Limits},
+    watch::Watcher,
 };
 
 /// The desired state of a job's programs.
@@ -68,13 +73,11 @@ pub(crate) type SlotKey = (Incarnation, Role, u32);
 /// The content for watchers, created once for all of them.
 #[derive(Debug, Default)]
 pub(crate) struct View {
-    assignment: SharedAssignment,
-    incarnation: Incarnation,
+    pub(crate) assignment: SharedAssignment,
+    pub(crate) incarnation: Incarnation,
     accepted: BTreeMap<(Role, u32), u64>,
 }
 
-/// Assignments up to this size need no room, because a stream uses as much in any case.
-const SMALL: usize = 1 << 10;
 /// Maximum number of watchers of a tenant's jobs that have no assignment yet.
 const IDLE_WATCHERS: usize = 1024;
 /// Time per watcher and slot. Changes of addresses are sent to all watchers, at intervals that keep their part of the
@@ -82,9 +85,6 @@ const IDLE_WATCHERS: usize = 1024;
 const TELLING: Duration = Duration::from_nanos(500);
 /// Building a new content takes as long as sending it to this number of watchers.
 const MAKING: usize = 100;
-
-/// Room for an unread assignment.
-pub(crate) type Room = OwnedSemaphorePermit;
 
 #[derive(Debug)]
 struct Entry {
@@ -116,23 +116,26 @@ struct Tenant {
     idle_watchers: usize,
 }
 
+/// The jobs by name.
 #[derive(Debug)]
-struct Tables {
-    jobs: HashMap<JobId, Entry>,
-    tenants: HashMap<String, Tenant>,
-    /// Names of active jobs.
-    names: HashMap<String, JobId>,
+struct Names {
+    /// Of active jobs.
+    active: HashMap<String, JobId>,
     /// Ended jobs, with a counter as their time.
     over: Kept<(u64, JobId)>,
     ended: u64,
-    streams: u64,
 }
 
+/// A thread that holds several locks took them in this order: names, a job, a tenant, a caller. A large assignment that
+/// is published delays no call for another job, apart from those in the same part of the table.
 #[derive(Debug)]
 struct Shared {
-    tables: Mutex<Tables>,
-    /// Looked up for each call, also while a large assignment is published under the other tables' lock.
+    names: Mutex<Names>,
+    jobs: DashMap<JobId, Entry>,
+    tenants: DashMap<String, Tenant>,
     callers: Callers,
+    /// Number of streams so far.
+    streams: AtomicU64,
     limits: Limits,
     metrics: FeedMetrics,
 }
@@ -153,15 +156,16 @@ pub(crate) struct Waiting {
 impl Feed {
     /// A feed without jobs.
     pub fn new(limits: Limits, metrics: FeedMetrics) -> Self {
-        let tables = Tables {
-            jobs: HashMap::new(),
-            tenants: HashMap::new(),
-            names: HashMap::new(),
-            over: Kept::new(limits.ended_jobs),
-            ended: 0,
-            streams: 0,
-        };
-        Self(Arc::new(Shared { tables: Mutex::new(tables), callers: Callers::default(), limits, metrics }))
+        let names = Names { active: HashMap::new(), over: Kept::new(limits.ended_jobs), ended: 0 };
+        Self(Arc::new(Shared {
+            names: Mutex::new(names),
+            jobs: DashMap::new(),
+            tenants: DashMap::new(),
+            callers: Callers::default(),
+            streams: AtomicU64::new(0),
+            limits,
+            metrics,
+        }))
     }
 
     /// The limits.
@@ -173,9 +177,13 @@ impl Feed {
         &self.0.metrics
     }
 
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        // Each change below leaves the tables consistent, so a panic elsewhere doesn't corrupt them.
-        self.0.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    fn names(&self) -> MutexGuard<'_, Names> {
+        // Each change below leaves the names consistent, so a panic elsewhere doesn't corrupt them.
+        self.0.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tenant(&self, name: &str) -> RefMut<'_, String, Tenant> {
+        self.0.tenants.entry(name.to_owned()).or_insert_with(|| Tenant::new(&self.0.limits))
     }
 
     /// Identifies the job of a token, before any content of its call is read. O(1).
@@ -200,43 +208,26 @@ impl Feed {
 
     /// Sets the assignment of a job. Watchers receive relevant changes.
     pub fn set(&self, job: JobId, mut given: JobAssignment) {
-        let (limits, callers) = (&self.0.limits, &self.0.callers);
-        let mut guard = self.tables();
-        let tables = &mut *guard;
         let over = given.standing == Standing::Over;
-        if over {
-            if tables.names.get(&given.name) == Some(&job) {
-                tables.names.remove(&given.name);
-            }
-            if tables.jobs.get(&job).is_none_or(|entry| entry.given.standing != Standing::Over) {
-                tables.ended += 1;
-                let gone = tables.over.insert(&given.cluster, &given.tenant, (tables.ended, job));
-                for (_, forgotten) in &gone {
-                    tables.forget(*forgotten, callers);
-                }
-                if gone.iter().any(|(_, forgotten)| *forgotten == job) {
-                    return;
-                }
-            }
-        } else {
-            tables.names.insert(given.name.clone(), job);
+        if over && !self.end(job, &given) {
+            return;
         }
-        tables.count(job, &given, limits, callers);
-        let entry = tables.jobs.entry(job).or_insert_with(|| Entry {
-            given: JobAssignment::default(),
-            addresses: BTreeMap::new(),
-            view: watch::Sender::new(Arc::default()),
-            reports: Bucket::full(limits.reports()),
-            bytes: Bucket::full(limits.job_bytes()),
-            waiting: 0,
-            most_slots: 0,
-            published: None,
-            stale: false,
-            turn: Arc::new(Semaphore::new(1)),
-        });
+        let mut entry = match self.0.jobs.entry(job) {
+            dashmap::Entry::Occupied(entry) => {
+                let entry = entry.into_ref();
+                self.recount(job, &entry, &given);
+                entry
+            }
+            dashmap::Entry::Vacant(place) => {
+                let entry = place.insert(Entry::new(&self.0.limits));
+                self.0.callers.add(job, given.token_hash, &given.tenant, given.slots.len());
+                self.tenant(&given.tenant).jobs += 1;
+                entry
+            }
+        };
         if given.slots.len() > entry.most_slots {
             entry.most_slots = given.slots.len();
-            callers.grown(job, given.token_hash, entry.most_slots);
+            self.0.callers.grown(job, given.token_hash, entry.most_slots);
         }
         if entry.given.incarnation == given.incarnation {
             // More reports may have been accepted since the host's last look.
@@ -245,18 +236,70 @@ impl Feed {
                 *newest = (*newest).max(*seq);
             }
         }
+        let name = (!over).then(|| given.name.clone());
         entry.given = given;
         entry.publish(job);
+        drop(entry);
+        if let Some(name) = name {
+            self.names().active.insert(name, job);
+        }
+    }
+
+    /// Enters an ended job, and forgets others for it. False if it is forgotten itself.
+    fn end(&self, job: JobId, given: &JobAssignment) -> bool {
+        let mut names = self.names();
+        if names.active.get(&given.name) == Some(&job) {
+            names.active.remove(&given.name);
+        }
+        if self.0.jobs.get(&job).is_some_and(|entry| entry.given.standing == Standing::Over) {
+            return true;
+        }
+        names.ended += 1;
+        let ended = names.ended;
+        let gone = names.over.insert(&given.cluster, &given.tenant, (ended, job));
+        for (_, forgotten) in &gone {
+            if let Some((_, entry)) = self.0.jobs.remove(forgotten) {
+                self.0.callers.remove(*forgotten, entry.given.token_hash);
+                self.leave(&entry.given.tenant);
+            }
+        }
+        gone.iter().all(|(_, forgotten)| *forgotten != job)
+    }
+
+    /// Updates callers and tenants to a known job's new assignment.
+    fn recount(&self, job: JobId, entry: &Entry, given: &JobAssignment) {
+        let (token, tenant) = (entry.given.token_hash, &entry.given.tenant);
+        if token == given.token_hash && *tenant == given.tenant {
+            return;
+        }
+        // A token that stays is known all the time: calls look it up meanwhile.
+        let stays = token == given.token_hash;
+        if !stays || token.is_some() {
+            self.0.callers.add(job, given.token_hash, &given.tenant, entry.most_slots.max(given.slots.len()));
+        }
+        if !stays {
+            self.0.callers.remove(job, token);
+        }
+        self.leave(tenant);
+        self.tenant(&given.tenant).jobs += 1;
+    }
+
+    /// A tenant has one job less.
+    fn leave(&self, tenant: &str) {
+        self.0.tenants.remove_if_mut(tenant, |_, of| {
+            of.jobs = of.jobs.saturating_sub(1);
+            of.jobs == 0
+        });
     }
 
     /// Ends all streams, because the host stops, or doesn't know its jobs yet. Programs continue, and try again.
     pub fn close(&self) {
-        let mut tables = self.tables();
+        let mut names = self.names();
         self.0.callers.close();
-        tables.jobs.clear();
-        tables.tenants.clear();
-        tables.names.clear();
-        tables.over = Kept::new(self.0.limits.ended_jobs);
+        self.0.jobs.clear();
+        self.0.tenants.clear();
+        names.active.clear();
+        names.over = Kept::new(self.0.limits.ended_jobs);
     }
 
     /// Opens a feed that was closed until its host knew its jobs. Until then, programs hear that they should come back
@@ -276,12 +319,18 @@ impl Feed {
 
     /// Records an accepted report for later watchers.
     pub(crate) fn accepted(&self, job: JobId, incarnation: Incarnation, slot: (Role, u32), seq: u64) {
-        let mut tables = self.tables();
-        let entry = tables.jobs.get_mut(&job).filter(|entry| entry.given.incarnation == incarnation);
-        if let Some(entry) = entry {
+        let entry = self.0.jobs.get_mut(&job).filter(|entry| entry.given.incarnation == incarnation);
+        if let Some(mut entry) = entry {
             let newest = entry.given.accepted.entry(slot).or_default();
             *newest = (*newest).max(seq);
         }
+    }
+
+    /// The last accepted report of a slot, as the job or else this view of it says.
+    pub(crate) fn last_accepted(&self, job: JobId, view: &View, slot: (Role, u32)) -> u64 {
+        let entry = self.0.jobs.get(&job);
+        let accepted = entry.as_ref().map_or(&view.accepted, |entry| &entry.given.accepted);
+        accepted.get(&slot).copied().unwrap_or(0)
     }
 
     /// The job of a name or number, if it belongs to the caller.
@@ -302,18 +351,12 @@ impl Feed {
     }
 
     fn named(&self, job: &str) -> Option<(JobId, Option<[u8; 32]>)> {
-        let tables = self.tables();
-        let id = tables.names.get(job).copied().or_else(|| job.parse().ok().map(JobId));
+        let names = self.names();
+        let id = names.active.get(job).copied().or_else(|| job.parse().ok().map(JobId));
         // An ended job keeps its name until a newer job takes it.
-        let id = id.or_else(|| {
-            tables
-                .over
-                .iter()
-                .rev()
-                .map(|(_, job)| job)
-                .find(|id| tables.jobs.get(id).is_some_and(|entry| entry.given.name == job))
-        })?;
-        let entry = tables.jobs.get(&id)?;
+        let is_its_name = |id: &JobId| self.0.jobs.get(id).is_some_and(|entry| entry.given.name == job);
+        let id = id.or_else(|| names.over.iter().rev().map(|(_, id)| id).find(is_its_name))?;
+        let entry = self.0.jobs.get(&id)?;
         Some((id, entry.given.token_hash))
     }
 
@@ -323,11 +366,10 @@ impl Feed {
     /// The exceeded limit with its value. The reports should be sent again later.
     pub(crate) fn admit(&self, job: JobId, reports: usize, bytes: usize, memory: usize) -> Result<Waiting, String> {
         let limits = &self.0.limits;
-        let mut guard = self.tables();
-        let tables = &mut *guard;
-        let tenant = tables.jobs.get(&job).map(|entry| entry.given.tenant.clone()).unwrap_or_default();
-        if let Some(entry) = tables.jobs.get_mut(&job) {
-            let of = tables.tenants.get_mut(&tenant).expect("it has a job");
+        let mut tenant = String::new();
+        if let Some(mut entry) = self.0.jobs.get_mut(&job) {
+            tenant.clone_from(&entry.given.tenant);
+            let mut of = self.tenant(&tenant);
             if !entry.reports.has(reports, limits.reports()) {
                 return Err(format!("a job may send {} in a second", limits.reports_per_second));
             }
@@ -347,7 +389,6 @@ impl Feed {
             entry.waiting += memory;
             of.waiting += memory;
         }
-        drop(guard);
         Ok(Waiting { feed: self.clone(), job, tenant, bytes: memory })
     }
 
@@ -356,18 +397,13 @@ impl Feed {
     /// # Errors
     /// NOT_FOUND: the job was forgotten meanwhile. RESOURCE_EXHAUSTED: it has too many watchers.
     pub(crate) fn watch(&self, job: JobId, slot: SlotKey, address: String) -> Result<Watcher, Status> {
-        let mut guard = self.tables();
-        let tables = &mut *guard;
-        let Some(entry) = tables.jobs.get_mut(&job) else {
-            drop(guard);
-            return Err(self.absence(&job.0.to_string()));
-        };
+        let Some(mut entry) = self.0.jobs.get_mut(&job) else { return Err(self.absence(&job.0.to_string())) };
         let most = self.0.limits.watchers_per_job.min(entry.most_watchers());
         if entry.view.receiver_count() >= most {
             self.0.metrics.refused.with_label_values(&["limit"]).inc();
             return Err(Status::resource_exhausted(format!("{job} has {most} watchers, and that is the most")));
         }
-        let tenant = tables.tenants.get_mut(&entry.given.tenant).expect("it has a job");
+        let mut tenant = self.tenant(&entry.given.tenant);
         let idle = (entry.most_slots == 0).then(|| entry.given.tenant.clone());
         if idle.is_some() {
             if tenant.idle_watchers >= IDLE_WATCHERS {
@@ -378,12 +414,11 @@ impl Feed {
             }
             tenant.idle_watchers += 1;
         }
-        tables.streams += 1;
-        let stream = tables.streams;
+        let stream = self.0.streams.fetch_add(1, Relaxed);
         let listens = !address.is_empty();
         if listens {
             entry.addresses.insert(slot, (address.clone(), stream));
-            self.tell(job, entry);
+            self.tell(job, &mut entry);
         }
         self.0.metrics.watchers.inc();
         let (view, turn, unread) = (entry.view.subscribe(), entry.turn.clone(), tenant.unread.clone());
@@ -399,7 +434,7 @@ impl Feed {
                     let feed = self.clone();
                     runtime.spawn(async move {
                         sleep_until(due).await;
-                        if let Some(entry) = feed.tables().jobs.get_mut(&job).filter(|entry| entry.stale) {
+                        if let Some(mut entry) = feed.0.jobs.get_mut(&job).filter(|entry| entry.stale) {
                             entry.publish(job);
                         }
                     });
@@ -409,79 +444,60 @@ impl Feed {
         }
     }
 
-    fn unwatch(&self, watcher: &Watcher) {
+    /// Removes a watcher.
+    pub(crate) fn unwatch(&self, watcher: &Watcher) {
         self.0.metrics.watchers.dec();
-        let mut tables = self.tables();
-        if let Some(tenant) = watcher.idle.as_ref().and_then(|tenant| tables.tenants.get_mut(tenant)) {
+        if let Some(mut tenant) = watcher.idle.as_ref().and_then(|tenant| self.0.tenants.get_mut(tenant)) {
             tenant.idle_watchers = tenant.idle_watchers.saturating_sub(1);
         }
-        let Some(entry) = tables.jobs.get_mut(&watcher.job) else { return };
+        let Some(mut entry) = self.0.jobs.get_mut(&watcher.job) else { return };
         if entry.addresses.get(&watcher.slot).is_some_and(|(_, stream)| *stream == watcher.stream) {
             entry.addresses.remove(&watcher.slot);
-            self.tell(watcher.job, entry);
-        }
-    }
-}
-
-impl Tables {
-    /// Updates callers and tenants to a job's new assignment.
-    fn count(&mut self, job: JobId, given: &JobAssignment, limits: &Limits, callers: &Callers) {
-        let before = self.jobs.get(&job).map(|entry| (entry.given.token_hash, entry.given.tenant.clone()));
-        if before.as_ref().is_some_and(|(token, tenant)| *token == given.token_hash && *tenant == given.tenant) {
-            return;
-        }
-        // A token that stays is known all the time: calls look it up meanwhile.
-        let stays = before.as_ref().is_some_and(|(token, _)| *token == given.token_hash);
-        if !stays || given.token_hash.is_some() {
-            let most = self.jobs.get(&job).map_or(0, |entry| entry.most_slots);
-            callers.add(job, given.token_hash, &given.tenant, most.max(given.slots.len()));
-        }
-        if let Some((token, tenant)) = before {
-            if !stays {
-                callers.remove(job, token);
-            }
-            self.leave(&tenant);
-        }
-        let new = || Tenant {
-            bytes: Bucket::full(limits.tenant_bytes()),
-            waiting: 0,
-            jobs: 0,
-            unread: Arc::new(Semaphore::new(limits.unread_bytes)),
-            idle_watchers: 0,
-        };
-        self.tenants.entry(given.tenant.clone()).or_insert_with(new).jobs += 1;
-    }
-
-    /// A tenant has one job less.
-    fn leave(&mut self, tenant: &str) {
-        let of = self.tenants.get_mut(tenant).expect("it was counted");
-        of.jobs -= 1;
-        if of.jobs == 0 {
-            self.tenants.remove(tenant);
-        }
-    }
-
-    fn forget(&mut self, job: JobId, callers: &Callers) {
-        if let Some(entry) = self.jobs.remove(&job) {
-            callers.remove(job, entry.given.token_hash);
-            self.leave(&entry.given.tenant);
+            self.tell(watcher.job, &mut entry);
         }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut tables = self.feed.tables();
-        if let Some(entry) = tables.jobs.get_mut(&self.job) {
+        let shared = &self.feed.0;
+        if let Some(mut entry) = shared.jobs.get_mut(&self.job) {
             entry.waiting = entry.waiting.saturating_sub(self.bytes);
         }
-        if let Some(tenant) = tables.tenants.get_mut(&self.tenant) {
+        if let Some(mut tenant) = shared.tenants.get_mut(&self.tenant) {
             tenant.waiting = tenant.waiting.saturating_sub(self.bytes);
         }
     }
 }
 
+impl Tenant {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            bytes: Bucket::full(limits.tenant_bytes()),
+            waiting: 0,
+            jobs: 0,
+            unread: Arc::new(Semaphore::new(limits.unread_bytes)),
+            idle_watchers: 0,
+        }
+    }
+}
+
 impl Entry {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            given: JobAssignment::default(),
+            addresses: BTreeMap::new(),
+            view: watch::Sender::new(Arc::default()),
+            reports: Bucket::full(limits.reports()),
+            bytes: Bucket::full(limits.job_bytes()),
+            waiting: 0,
+            most_slots: 0,
+            published: None,
+            stale: false,
+            turn: Arc::new(Semaphore::new(1)),
+        }
+    }
+
     /// One program per slot, another one that replaces it, and an observer.
     fn most_watchers(&self) -> usize {
         (2 * self.most_slots + 16).max(64)
@@ -522,75 +538,5 @@ impl Entry {
             *view = Arc::new(View { assignment, incarnation: given.incarnation, accepted });
             news
         });
-    }
-}
-
-/// A stream that watches a job.
-#[derive(Debug)]
-pub(crate) struct Watcher {
-    feed: Feed,
-    job: JobId,
-    slot: SlotKey,
-    stream: u64,
-    view: watch::Receiver<Arc<View>>,
-    /// The tenant, for a job without an assignment so far.
-    idle: Option<String>,
-    /// The slot's own address, which is part of each of its assignments.
-    address: String,
-    turn: Arc<Semaphore>,
-    unread: Arc<Semaphore>,
-}
-
-impl Watcher {
-    /// The current assignment for the slot, once there is room for it, from the tenant's unread bytes or the job's own
-    /// permit. Later changes count as new.
-    pub(crate) async fn look(&mut self) -> (EncodedAssignment, Option<Room>) {
-        let most = self.feed.limits().unread_bytes;
-        let mut room = None;
-        let mut size = SMALL;
-        let view = loop {
-            let view = self.view.borrow_and_update().clone();
-            // It may have grown meanwhile.
-            if view.assignment.len() <= size {
-                break view;
-            }
-            size = view.assignment.len();
-            drop((view, room.take()));
-            let bytes = u32::try_from(size.min(most)).unwrap_or(u32::MAX);
-            let taken = tokio::select! {
-                biased;
-                taken = self.unread.clone().acquire_many_owned(bytes) => taken,
-                turn = self.turn.clone().acquire_owned() => turn,
-            };
-            room = Some(taken.expect("it is never closed"));
-        };
-        (self.told(&view), room)
-    }
-
-    fn told(&self, view: &View) -> EncodedAssignment {
-        let (incarnation, role, index) = self.slot;
-        if view.incarnation != incarnation {
-            return view.assignment.told(0, None);
-        }
-        let tables = self.feed.tables();
-        let accepted = tables.jobs.get(&self.job).map_or(&view.accepted, |entry| &entry.given.accepted);
-        let last_seq = accepted.get(&(role, index)).copied().unwrap_or(0);
-        drop(tables);
-        let own = (!self.address.is_empty()).then(|| ((role_to_wire(role).into(), index), &*self.address));
-        view.assignment.told(last_seq, own)
-    }
-
-    /// Waits for a change.
-    ///
-    /// # Errors
-    /// The job is forgotten, or the feed stops.
-    pub(crate) async fn changed(&mut self) -> Result<(), Status> {
-        self.view.changed().await.map_err(|_| self.feed.absence(&self.job.0.to_string()))
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.feed.unwatch(self);
     }
 }

@@ -1,13 +1,23 @@
 //! A watch stream: the current assignment at once, then the latest one after each change.
 
-use std::pin::Pin;
+use std::{pin::Pin, sync::Arc};
 
 use futures_util::{Stream, stream};
-use tokio::task::yield_now;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::yield_now,
+};
 use tonic::Status;
-use trainmaster_proto::EncodedAssignment;
+use trainmaster_core::JobId;
+use trainmaster_proto::{EncodedAssignment, role_to_wire};
 
-use crate::registry::{Room, Watcher};
+use crate::registry::{Feed, SlotKey, View};
+
+/// Assignments up to this size need no room, because a stream uses as much in any case.
+const SMALL: usize = 1 << 10;
+
+/// Room for an unread assignment.
+type Room = OwnedSemaphorePermit;
 
 /// Result of a watch call.
 pub(crate) type Assignments = Pin<Box<dyn Stream<Item = Result<EncodedAssignment, Status>> + Send>>;
@@ -44,6 +54,73 @@ impl Telling {
     }
 }
 
+/// A stream that watches a job.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    pub(crate) feed: Feed,
+    pub(crate) job: JobId,
+    pub(crate) slot: SlotKey,
+    pub(crate) stream: u64,
+    pub(crate) view: watch::Receiver<Arc<View>>,
+    /// The tenant, for a job without an assignment so far.
+    pub(crate) idle: Option<String>,
+    /// The slot's own address, which is part of each of its assignments.
+    pub(crate) address: String,
+    pub(crate) turn: Arc<Semaphore>,
+    pub(crate) unread: Arc<Semaphore>,
+}
+
+impl Watcher {
+    /// The current assignment for the slot, once there is room for it, from the tenant's unread bytes or the job's own
+    /// permit. Later changes count as new.
+    pub(crate) async fn look(&mut self) -> (EncodedAssignment, Option<Room>) {
+        let most = self.feed.limits().unread_bytes;
+        let mut room = None;
+        let mut size = SMALL;
+        let view = loop {
+            let view = self.view.borrow_and_update().clone();
+            // It may have grown meanwhile.
+            if view.assignment.len() <= size {
+                break view;
+            }
+            size = view.assignment.len();
+            drop((view, room.take()));
+            let bytes = u32::try_from(size.min(most)).unwrap_or(u32::MAX);
+            let taken = tokio::select! {
+                biased;
+                taken = self.unread.clone().acquire_many_owned(bytes) => taken,
+                turn = self.turn.clone().acquire_owned() => turn,
+            };
+            room = Some(taken.expect("it is never closed"));
+        };
+        (self.told(&view), room)
+    }
+
+    fn told(&self, view: &View) -> EncodedAssignment {
+        let (incarnation, role, index) = self.slot;
+        if view.incarnation != incarnation {
+            return view.assignment.told(0, None);
+        }
+        let last_seq = self.feed.last_accepted(self.job, view, (role, index));
+        let own = (!self.address.is_empty()).then(|| ((role_to_wire(role).into(), index), &*self.address));
+        view.assignment.told(last_seq, own)
+    }
+
+    /// Waits for a change.
+    ///
+    /// # Errors
+    /// The job is forgotten, or the feed stops.
+    pub(crate) async fn changed(&mut self) -> Result<(), Status> {
+        self.view.changed().await.map_err(|_| self.feed.absence(&self.job.0.to_string()))
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.feed.unwatch(self);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -52,11 +129,11 @@ mod tests {
     use prometheus::Registry;
     use prost::Message;
     use tokio::time::advance;
-    use trainmaster_core::{Incarnation, JobId, Role};
+    use trainmaster_core::{Incarnation, Role};
     use trainmaster_proto::v1;
 
     use super::*;
-    use crate::{Feed, FeedMetrics, JobAssignment, Limits, Standing, registry::SlotKey};
+    use crate::{FeedMetrics, JobAssignment, Limits, Standing};
 
     fn feed(unread_bytes: usize) -> Feed {
         let limits = Limits { unread_bytes, ..Limits::default() };
