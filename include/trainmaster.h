@@ -1381,6 +1381,9 @@ struct trainmaster_assignment {
     uint64_t loads_stride;
 };
 
+// A text that ends with a zero byte. NULL is an empty text.
+typedef const char *trainmaster_c_string;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus

@@ -4,7 +4,9 @@
 //! to valid data as described in the header, for the duration of the call. The functions here rely on it. Functions
 //! that are called from C, which are `unsafe` to call, therefore need no `unsafe` block for each argument.
 
-use std::mem::MaybeUninit;
+use std::{ffi::CStr, mem::MaybeUninit};
+
+use libc::c_char;
 
 use crate::{
     error::{Failure, trainmaster_error as Code},
@@ -233,4 +235,13 @@ pub(crate) fn bytes<'a>(data: *const u8, length: u64, name: &str) -> Result<&'a 
     }
     // SAFETY: not NULL; the caller guarantees that the bytes exist during the call.
     Ok(unsafe { std::slice::from_raw_parts(data, length as usize) })
+}
+
+/// The bytes of a C string for the duration of the call, without the zero byte. NULL is an empty text.
+pub(crate) fn until_zero<'a>(text: *const c_char) -> &'a [u8] {
+    if text.is_null() {
+        return &[];
+    }
+    // SAFETY: not NULL; the caller guarantees that a zero byte ends it, and that it exists during the call.
+    unsafe { CStr::from_ptr(text) }.to_bytes()
 }

@@ -40,7 +40,10 @@ fn listen() {
 }
 
 /// Runs a function, and returns a panic as its message.
-pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
+///
+/// # Errors
+/// The function panicked: message and place of the panic.
+pub fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
     listen();
     let before = WORDS.replace(Some(String::new()));
     let result = catch_unwind(AssertUnwindSafe(body));
@@ -73,15 +76,7 @@ pub(crate) fn panicked(words: &str) -> Failure {
 }
 
 fn tell(message: *mut trainmaster_message, text: &str) {
-    let Ok(&buffer) = borrow::reference(message.cast_const(), "message") else { return };
-    let length = text.len() as u64;
-    let _ = borrow::set(message, trainmaster_message { length, ..buffer }, "message");
-    if buffer.data.is_null() || buffer.capacity == 0 {
-        return;
-    }
-    let room = usize::try_from(buffer.capacity - 1).unwrap_or(usize::MAX).min(text.len());
-    let cut = (0..=room).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    let mut bytes = text.as_bytes()[..cut].to_vec();
-    bytes.push(0);
-    borrow::fill(buffer.data.cast(), &bytes);
+    let Ok(&(mut buffer)) = borrow::reference(message.cast_const(), "message") else { return };
+    buffer.tell(text);
+    let _ = borrow::set(message, buffer, "message");
 }

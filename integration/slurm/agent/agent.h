@@ -1,7 +1,8 @@
-// Interface between the plugin and its static library, the agent. agent.h is made from src/abi.rs.
+// Interface between the plugin and its static library, the agent, beside that of trainmaster.h. agent.h is made from
+// src/abi.rs.
 //
-// An agent is used by one thread. Texts are copied, end with a zero byte and may be NULL; other pointers may not, but
-// for the agent that is closed. An order's texts are valid until the next round. No function panics, prints or exits.
+// An agent is used by one thread. Texts are copied; other pointers may not be NULL, but for the agent that is closed.
+// An order's texts are valid until the next round. No function panics, prints or exits.
 
 #ifndef TRAINMASTER_AGENT_H
 #define TRAINMASTER_AGENT_H
@@ -9,27 +10,28 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "trainmaster.h"
 
 // The action for a job.
-enum trainmaster_action {
+enum trainmaster_slurm_action {
     // slurm_update_job.
-    TRAINMASTER_ACTION_UPDATE,
+    TRAINMASTER_SLURM_ACTION_UPDATE,
     // slurm_requeue.
-    TRAINMASTER_ACTION_REQUEUE,
+    TRAINMASTER_SLURM_ACTION_REQUEUE,
     // slurm_kill_job: sends SIGTERM, and SIGKILL after KillWait.
-    TRAINMASTER_ACTION_CANCEL,
+    TRAINMASTER_SLURM_ACTION_CANCEL,
 };
 
 // An open agent.
 struct trainmaster_agent;
 
 // The used fields of node_info_t. Memory and disk are in MiB.
-struct trainmaster_node {
-    const char *name;
-    const char *features;
-    const char *gres;
-    const char *gres_drain;
-    const char *gres_used;
+struct trainmaster_slurm_node {
+    trainmaster_c_string name;
+    trainmaster_c_string features;
+    trainmaster_c_string gres;
+    trainmaster_c_string gres_drain;
+    trainmaster_c_string gres_used;
     uint64_t memory;
     uint64_t disk;
     uint64_t used_memory;
@@ -42,9 +44,9 @@ struct trainmaster_node {
 };
 
 // The used fields of partition_info_t.
-struct trainmaster_partition {
-    const char *name;
-    const char *nodes;
+struct trainmaster_slurm_partition {
+    trainmaster_c_string name;
+    trainmaster_c_string nodes;
     // def_mem_per_cpu as Slurm encodes it, with its flag.
     uint64_t default_memory;
     // Whether jobs can start.
@@ -52,22 +54,19 @@ struct trainmaster_partition {
 };
 
 // The used fields of slurm_job_info_t.
-struct trainmaster_job {
-    const char *name;
-    const char *user;
-    const char *account;
-    const char *partition;
-    const char *comment;
-    const char *admin_comment;
+struct trainmaster_slurm_job {
+    trainmaster_c_string name;
+    trainmaster_c_string user;
+    trainmaster_c_string account;
+    trainmaster_c_string partition;
+    trainmaster_c_string comment;
+    trainmaster_c_string admin_comment;
     // The reason of the job's state, in squeue's spelling.
-    const char *reason;
-    const char *nodes;
-    const char *batch_host;
-    const char *tres;
-    const char *tres_per_job;
-    // gres_detail_str.
-    const char *const *gres;
-    size_t gres_count;
+    trainmaster_c_string reason;
+    trainmaster_c_string nodes;
+    trainmaster_c_string batch_host;
+    trainmaster_c_string tres;
+    trainmaster_c_string tres_per_job;
     int64_t start;
     uint32_t id;
     uint32_t state;
@@ -80,9 +79,9 @@ struct trainmaster_job {
 };
 
 // A call of Slurm's API. An update leaves fields with -1 or NULL unchanged.
-struct trainmaster_order {
+struct trainmaster_slurm_order {
     uint32_t job;
-    enum trainmaster_action action;
+    enum trainmaster_slurm_action action;
     int64_t min_nodes;
     int64_t max_nodes;
     int64_t tasks;
@@ -102,8 +101,8 @@ struct trainmaster_order {
 
 // Reads trainmaster.toml at `config` and restores the journal under `state`. Returns NULL after an error, which it
 // logs. `log` writes a line to the log; any thread may call it.
-struct trainmaster_agent *trainmaster_agent_open(const char *config,
-                                                 const char *state,
+struct trainmaster_agent *trainmaster_agent_open(trainmaster_c_string config,
+                                                 trainmaster_c_string state,
                                                  void (*log)(bool is_error, const char *line));
 
 // Writes what is left, and frees the agent.
@@ -124,24 +123,28 @@ void trainmaster_agent_look(struct trainmaster_agent *agent,
                             bool jobs);
 
 // Shows a node.
-void trainmaster_agent_node(struct trainmaster_agent *agent, const struct trainmaster_node *node);
+void trainmaster_agent_node(struct trainmaster_agent *agent, const struct trainmaster_slurm_node *node);
 
 // Shows a partition.
 void trainmaster_agent_partition(struct trainmaster_agent *agent,
-                                 const struct trainmaster_partition *partition);
+                                 const struct trainmaster_slurm_partition *partition);
 
 // Shows a job.
-void trainmaster_agent_job(struct trainmaster_agent *agent, const struct trainmaster_job *job);
+void trainmaster_agent_job(struct trainmaster_agent *agent, const struct trainmaster_slurm_job *job);
+
+// Shows the next entry of gres_detail_str of the job that was shown last.
+void trainmaster_agent_job_gres(struct trainmaster_agent *agent, trainmaster_c_string gres);
 
 // Returns the number of orders of this round, and points `orders` to them.
-size_t trainmaster_agent_round(struct trainmaster_agent *agent, const struct trainmaster_order **orders);
+size_t trainmaster_agent_round(struct trainmaster_agent *agent,
+                               const struct trainmaster_slurm_order **orders);
 
 // Reports what Slurm answered to an order, by its index in this round's orders: `error` is 0, or Slurm's error number
 // with its text in `words`.
 void trainmaster_agent_answered(struct trainmaster_agent *agent,
                                 size_t order,
                                 uint32_t error,
-                                const char *words);
+                                trainmaster_c_string words);
 
 // Ends the round.
 void trainmaster_agent_finish(struct trainmaster_agent *agent);

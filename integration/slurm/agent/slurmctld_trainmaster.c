@@ -149,7 +149,7 @@ static void pass_node(struct trainmaster_agent *agent, node_info_t *node)
 		return;
 	slurm_get_select_nodeinfo(node->select_nodeinfo, SELECT_NODEDATA_SUBCNT, NODE_STATE_ALLOCATED, &used_cpus);
 	slurm_get_select_nodeinfo(node->select_nodeinfo, SELECT_NODEDATA_MEM_ALLOC, NODE_STATE_ALLOCATED, &used_memory);
-	trainmaster_agent_node(agent, &(struct trainmaster_node){
+	trainmaster_agent_node(agent, &(struct trainmaster_slurm_node){
 		.name = node->name,
 		.features = node->features_act ? node->features_act : node->features,
 		.gres = node->gres,
@@ -168,7 +168,7 @@ static void pass_node(struct trainmaster_agent *agent, node_info_t *node)
 
 static void pass_partition(struct trainmaster_agent *agent, partition_info_t *partition)
 {
-	trainmaster_agent_partition(agent, &(struct trainmaster_partition){
+	trainmaster_agent_partition(agent, &(struct trainmaster_slurm_partition){
 		.name = partition->name,
 		.nodes = partition->nodes,
 		.default_memory = partition->def_mem_per_cpu,
@@ -184,7 +184,7 @@ static void pass_job(struct trainmaster_agent *agent, slurm_job_info_t *job)
 	if (!job->comment || strncmp(job->comment, "trainmaster", strlen("trainmaster")))
 		return;
 	snprintf(user, sizeof(user), "%u", job->user_id);
-	trainmaster_agent_job(agent, &(struct trainmaster_job){
+	trainmaster_agent_job(agent, &(struct trainmaster_slurm_job){
 		.id = job->job_id,
 		.name = job->name,
 		.user = job->user_name && *job->user_name ? job->user_name : user,
@@ -197,8 +197,6 @@ static void pass_job(struct trainmaster_agent *agent, slurm_job_info_t *job)
 		.batch_host = job->batch_host,
 		.tres = job->tres_alloc_str,
 		.tres_per_job = job->tres_per_job,
-		.gres = (const char *const *) job->gres_detail_str,
-		.gres_count = job->gres_detail_str ? job->gres_detail_cnt : 0,
 		.start = job->start_time,
 		.state = job->job_state,
 		.priority = job->priority,
@@ -206,6 +204,8 @@ static void pass_job(struct trainmaster_agent *agent, slurm_job_info_t *job)
 		.leader = job->het_job_id,
 		.component = job->het_job_offset,
 	});
+	for (uint32_t i = 0; job->gres_detail_str && i < job->gres_detail_cnt; i++)
+		trainmaster_agent_job_gres(agent, job->gres_detail_str[i]);
 }
 
 static uint32_t done(int result)
@@ -218,7 +218,7 @@ static uint32_t done(int result)
 	return error > 0 ? (uint32_t) error : (uint32_t) ESLURM_NOT_SUPPORTED;
 }
 
-static uint32_t update(const struct trainmaster_order *order)
+static uint32_t update(const struct trainmaster_slurm_order *order)
 {
 	job_desc_msg_t job;
 
@@ -252,14 +252,14 @@ static uint32_t update(const struct trainmaster_order *order)
 	return done(slurm_update_job(&job));
 }
 
-static uint32_t carry_out(const struct trainmaster_order *order)
+static uint32_t carry_out(const struct trainmaster_slurm_order *order)
 {
 	switch (order->action) {
-	case TRAINMASTER_ACTION_UPDATE:
+	case TRAINMASTER_SLURM_ACTION_UPDATE:
 		return update(order);
-	case TRAINMASTER_ACTION_REQUEUE:
+	case TRAINMASTER_SLURM_ACTION_REQUEUE:
 		return done(slurm_requeue(order->job, 0));
-	case TRAINMASTER_ACTION_CANCEL:
+	case TRAINMASTER_SLURM_ACTION_CANCEL:
 		return done(slurm_kill_job(order->job, SIGKILL, 0));
 	}
 	return ESLURM_NOT_SUPPORTED;
@@ -268,7 +268,7 @@ static uint32_t carry_out(const struct trainmaster_order *order)
 /* Runs one round. Returns 0, or the error of a call whose data the round needs. */
 static int round_trip(struct trainmaster_agent *agent, struct loaded *loaded)
 {
-	const struct trainmaster_order *orders;
+	const struct trainmaster_slurm_order *orders;
 	bool nodes = false, partitions = false, jobs = false;
 	int error;
 	size_t count;

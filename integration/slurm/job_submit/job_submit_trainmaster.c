@@ -55,12 +55,13 @@ static int stop_event = -1;
 static void *watch(void *unused)
 {
 	struct pollfd event = {.fd = stop_event, .events = POLLIN};
-	char message[TRAINMASTER_MESSAGE];
+	char text[TRAINMASTER_MESSAGE] = "";
+	struct trainmaster_message message = {text, sizeof(text), 0};
 
 	(void) unused;
 	while (poll(&event, 1, LOOK_MS) <= 0)
-		if (trainmaster_look(message, sizeof(message)))
-			slurm_error("trainmaster: %s; the previous configuration stays in force", message);
+		if (trainmaster_look(&message))
+			slurm_error("trainmaster: %s; the previous configuration stays in force", text);
 	return NULL;
 }
 
@@ -101,19 +102,20 @@ static int64_t number(uint64_t value, uint64_t unset)
 
 extern int init(void)
 {
-	char path[4096], message[TRAINMASTER_MESSAGE];
+	char path[4096], text[TRAINMASTER_MESSAGE] = "";
+	struct trainmaster_message message = {text, sizeof(text), 0};
 	const char *conf = slurm_conf.slurm_conf ? slurm_conf.slurm_conf : "";
 	const char *end = strrchr(conf, '/');
 
 	snprintf(path, sizeof(path), "%.*s/trainmaster.toml", end ? (int) (end - conf) : 1, end ? conf : ".");
-	if (trainmaster_configure(path, message, sizeof(message)))
-		slurm_error("trainmaster: %s; using the defaults", message);
+	if (trainmaster_configure(path, &message))
+		slurm_error("trainmaster: %s; using the defaults", text);
 	start_watching();
 	if (!watching)
 		slurm_error("trainmaster: no thread watches the configuration file; "
 			    "a change takes effect at the next restart");
 	wake_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	slurm_info("trainmaster: holds jobs with --comment='trainmaster;...'");
+	slurm_info("trainmaster %s: holds jobs with --comment='trainmaster;...'", trainmaster_version());
 	return SLURM_SUCCESS;
 }
 
@@ -146,7 +148,7 @@ static void set_text(char **field, const char *text)
 }
 
 /* Finds an option that leaves Trainmaster no choice of nodes, or that a resize would break. */
-static void find_unsupported(const job_desc_msg_t *job, struct trainmaster_submission *out)
+static void find_unsupported(const job_desc_msg_t *job, struct trainmaster_slurm_submission *out)
 {
 	const struct {
 		const char *option, *value;
@@ -195,7 +197,7 @@ static void find_unsupported(const job_desc_msg_t *job, struct trainmaster_submi
 		}
 }
 
-static void set_environment(job_desc_msg_t *job, const struct trainmaster_held *held)
+static void set_environment(job_desc_msg_t *job, const struct trainmaster_slurm_held *held)
 {
 	/* Both functions keep the array terminated by NULL, and free the variables that they remove. */
 	for (size_t i = 0; i < sizeof(stale) / sizeof(*stale); i++)
@@ -212,7 +214,7 @@ static void set_environment(job_desc_msg_t *job, const struct trainmaster_held *
 }
 
 /* A training job waits as the plugin holds it. */
-static void hold(job_desc_msg_t *job, const struct trainmaster_held *held)
+static void hold(job_desc_msg_t *job, const struct trainmaster_slurm_held *held)
 {
 	set_text(&job->comment, held->comment);
 	set_text(&job->tres_per_node, held->tres_per_node);
@@ -227,10 +229,11 @@ static void hold(job_desc_msg_t *job, const struct trainmaster_held *held)
 extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
 	int result = SLURM_SUCCESS;
-	struct trainmaster_held held;
-	char message[TRAINMASTER_MESSAGE];
-	unsigned char random[16];
-	struct trainmaster_submission submission = {
+	struct trainmaster_slurm_held held = {0};
+	struct trainmaster_slurm_random random;
+	char text[TRAINMASTER_MESSAGE] = "";
+	struct trainmaster_message message = {text, sizeof(text), 0};
+	struct trainmaster_slurm_submission submission = {
 		.name = job->name,
 		.comment = job->comment,
 		.script = job->script,
@@ -254,21 +257,21 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	if (!trainmaster_is_ours(submission.comment, submission.script, submission.component))
 		return SLURM_SUCCESS;
 	find_unsupported(job, &submission);
-	if (getrandom(random, sizeof(random), GRND_NONBLOCK) != (ssize_t) sizeof(random)) {
+	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != (ssize_t) sizeof(random)) {
 		*err_msg = slurm_xstrdup("trainmaster: no random numbers for the job's token; submit it again");
 		return ESLURM_NOT_SUPPORTED;
 	}
-	switch (trainmaster_submit(&submission, time(NULL), random, &held, message, sizeof(message))) {
-	case TRAINMASTER_OUTCOME_HELD:
+	switch (trainmaster_submit(&submission, time(NULL), &random, &held, &message)) {
+	case TRAINMASTER_SLURM_OUTCOME_HELD:
 		hold(job, &held);
 		wake_agent();
 		break;
-	case TRAINMASTER_OUTCOME_REFUSED:
-		*err_msg = slurm_xstrdup(message);
+	case TRAINMASTER_SLURM_OUTCOME_REFUSED:
+		*err_msg = slurm_xstrdup(text);
 		result = ESLURM_NOT_SUPPORTED;
 		break;
-	case TRAINMASTER_OUTCOME_FAILED:
-		slurm_error("trainmaster: a job is refused because of an internal error in the plugin: %s", message);
+	case TRAINMASTER_SLURM_OUTCOME_FAILED:
+		slurm_error("trainmaster: a job is refused because of an internal error in the plugin: %s", text);
 		*err_msg = slurm_xstrdup("trainmaster: internal error in the plugin; see slurmctld's log");
 		result = ESLURM_NOT_SUPPORTED;
 		break;
@@ -277,7 +280,7 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	}
 	/* Both have the job's token. */
 	explicit_bzero(&held, sizeof(held));
-	explicit_bzero(random, sizeof(random));
+	explicit_bzero(&random, sizeof(random));
 	return result;
 }
 

@@ -1,9 +1,8 @@
-// Interface between the plugin job_submit/trainmaster and its static library, which recognises, checks and holds jobs.
-// submission.h is made from src/lib.rs.
+// Interface between the plugin job_submit/trainmaster and its static library, which recognises, checks and holds jobs,
+// beside that of trainmaster.h. submission.h is made from src/lib.rs.
 //
-// Texts end with a zero byte and may be NULL; other pointers may not. The library keeps no pointer after a call.
-// `message` has `room` bytes. No panic leaves the library: a caught one becomes a message, and the job is refused,
-// because its comment may contain anything.
+// Texts and messages may be NULL; other pointers may not. The library keeps no pointer after a call. No panic leaves
+// the library: a caught one becomes a message, and the job is refused, because its comment may contain anything.
 
 #ifndef TRAINMASTER_SUBMISSION_H
 #define TRAINMASTER_SUBMISSION_H
@@ -11,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "trainmaster.h"
 
 // Bytes of a held job's comment, with the zero byte.
 #define TRAINMASTER_COMMENT 1025
@@ -25,31 +25,31 @@
 #define TRAINMASTER_MESSAGE 2048
 
 // What becomes of a submitted job.
-enum trainmaster_outcome {
+enum trainmaster_slurm_outcome {
     // The job isn't for Trainmaster.
-    TRAINMASTER_OUTCOME_PASSES = 0,
+    TRAINMASTER_SLURM_OUTCOME_PASSES = 0,
     // The job is held for the agent.
-    TRAINMASTER_OUTCOME_HELD = 1,
+    TRAINMASTER_SLURM_OUTCOME_HELD = 1,
     // The job is refused, with a message for its owner.
-    TRAINMASTER_OUTCOME_REFUSED = 2,
+    TRAINMASTER_SLURM_OUTCOME_REFUSED = 2,
     // A panic, with a message for the log. The job must not pass unchanged, because its comment may contain anything.
-    TRAINMASTER_OUTCOME_FAILED = 3,
+    TRAINMASTER_SLURM_OUTCOME_FAILED = 3,
 };
 
 // A submitted job. Unset numbers are -1; an unset begin is 0.
-struct trainmaster_submission {
-    const char *name;
-    const char *comment;
-    const char *script;
-    const char *array;
-    const char *partition;
-    const char *tres_per_node;
-    const char *tres_per_task;
-    const char *tres_per_job;
+struct trainmaster_slurm_submission {
+    trainmaster_c_string name;
+    trainmaster_c_string comment;
+    trainmaster_c_string script;
+    trainmaster_c_string array;
+    trainmaster_c_string partition;
+    trainmaster_c_string tres_per_node;
+    trainmaster_c_string tres_per_task;
+    trainmaster_c_string tres_per_job;
     // An option that is not allowed for Trainmaster's jobs. NULL if there is none.
-    const char *unsupported_option;
+    trainmaster_c_string unsupported_option;
     // Its value.
-    const char *unsupported_value;
+    trainmaster_c_string unsupported_value;
     // The number of a heterogeneous job's component. The components come in order, one after the other on one thread.
     int64_t component;
     int64_t begin;
@@ -63,8 +63,13 @@ struct trainmaster_submission {
     uint64_t memory;
 };
 
+// 16 random bytes.
+struct trainmaster_slurm_random {
+    uint8_t bytes[16];
+};
+
 // The changed fields of a held job. An empty text deletes the field.
-struct trainmaster_held {
+struct trainmaster_slurm_held {
     int64_t begin;
     char comment[TRAINMASTER_COMMENT];
     char tres_per_node[TRAINMASTER_TRES];
@@ -75,30 +80,27 @@ struct trainmaster_held {
 
 // Reads the table `slurm` of this file, if the file exists. Returns 0, or -1 with a message. Called once, before any
 // other function.
-int32_t trainmaster_configure(const char *path,
-                              char *message,
-                              size_t room);
+int32_t trainmaster_configure(trainmaster_c_string path,
+                              struct trainmaster_message *message);
 
 // Reads the file again if it has changed. Never called with slurmctld's locks held. Returns 0, or -1 with a message;
 // the previous configuration stays in force then.
-int32_t trainmaster_look(char *message,
-                         size_t room);
+int32_t trainmaster_look(struct trainmaster_message *message);
 
 // Returns whether a job belongs to Trainmaster. Called for every job, before all other checks, so that it has to be
 // cheap.
-bool trainmaster_is_ours(const char *comment,
-                         const char *script,
+bool trainmaster_is_ours(trainmaster_c_string comment,
+                         trainmaster_c_string script,
                          int64_t component);
 
 // Returns whether a comment has, or might have, a form that only Trainmaster may set.
-bool trainmaster_is_reserved(const char *comment);
+bool trainmaster_is_reserved(trainmaster_c_string comment);
 
-// Checks and holds a job. `random` has 16 bytes. `held` is written if the job is held, `message` if it isn't.
-enum trainmaster_outcome trainmaster_submit(const struct trainmaster_submission *job,
-                                            int64_t now,
-                                            const uint8_t *random,
-                                            struct trainmaster_held *held,
-                                            char *message,
-                                            size_t room);
+// Checks and holds a job. `held` is written if the job is held, `message` if it isn't.
+enum trainmaster_slurm_outcome trainmaster_submit(const struct trainmaster_slurm_submission *job,
+                                                  int64_t now,
+                                                  const struct trainmaster_slurm_random *random,
+                                                  struct trainmaster_slurm_held *held,
+                                                  struct trainmaster_message *message);
 
 #endif  /* TRAINMASTER_SUBMISSION_H */

@@ -20,11 +20,11 @@ const HEADERS: [Header; 2] = [
         name: "agent.h",
         types: &[
             ("Handle", "trainmaster_agent"),
-            ("CNode", "trainmaster_node"),
-            ("CPartition", "trainmaster_partition"),
-            ("CJob", "trainmaster_job"),
-            ("CAction", "trainmaster_action"),
-            ("COrder", "trainmaster_order"),
+            ("CNode", "trainmaster_slurm_node"),
+            ("CPartition", "trainmaster_slurm_partition"),
+            ("CJob", "trainmaster_slurm_job"),
+            ("CAction", "trainmaster_slurm_action"),
+            ("COrder", "trainmaster_slurm_order"),
         ],
     },
     Header {
@@ -32,9 +32,12 @@ const HEADERS: [Header; 2] = [
         source: "src/lib.rs",
         name: "submission.h",
         types: &[
-            ("CSubmission", "trainmaster_submission"),
-            ("CHeld", "trainmaster_held"),
-            ("Outcome", "trainmaster_outcome"),
+            ("CSubmission", "trainmaster_slurm_submission"),
+            ("CHeld", "trainmaster_slurm_held"),
+            ("CRandom", "trainmaster_slurm_random"),
+            ("Outcome", "trainmaster_slurm_outcome"),
+            // A type of trainmaster.h.
+            ("trainmaster_message", "struct trainmaster_message"),
         ],
     },
 ];
@@ -54,6 +57,7 @@ fn the_committed_headers_are_up_to_date() {
             header: Some(head.join("\n")),
             include_guard: Some(format!("TRAINMASTER_{}", name.to_uppercase().replace('.', "_"))),
             no_includes: true,
+            includes: vec!["trainmaster.h".to_owned()],
             sys_includes: ["stdbool.h", "stddef.h", "stdint.h"].map(str::to_owned).to_vec(),
             usize_is_size_t: true,
             documentation_style: cbindgen::DocumentationStyle::C99,

@@ -1,19 +1,16 @@
 //! Input that any user of Slurm can send to slurmctld.
 
-#![allow(unsafe_code)] // a C ABI
+use std::ffi::{CStr, CString, c_char};
 
-use std::{
-    ffi::{CString, c_char},
-    ptr::null,
-};
-
+use trainmaster::text::{trainmaster_c_string, trainmaster_message};
 use trainmaster_adapters::slurm::{
     comment::{Given, Part, Tag, spec, written},
     gres::{parse_gres, parse_tres, total},
     hostlist::expand,
 };
 use trainmaster_slurm_submit::{
-    CHeld, CSubmission, Outcome, trainmaster_is_ours, trainmaster_is_reserved, trainmaster_submit,
+    CHeld, CRandom, CSubmission, Outcome, TRAINMASTER_MESSAGE, trainmaster_is_ours, trainmaster_is_reserved,
+    trainmaster_submit,
 };
 
 use super::seeds::{text, texts};
@@ -73,7 +70,10 @@ fn submission(bytes: &[u8]) {
     let mut texts: Vec<CString> =
         rest.split(|byte| *byte == 0).map(|part| CString::new(part).expect("no zero")).collect();
     texts.resize(texts.len().max(9), CString::default());
-    let pointer = |at: usize| if texts[at].is_empty() { null() } else { texts[at].as_ptr() };
+    let pointer = |at: usize| match &texts[at] {
+        empty if empty.is_empty() => trainmaster_c_string::NULL,
+        text => trainmaster_c_string::new(text),
+    };
     // Each range once: unset, small, and at its ends.
     let number = |at: usize| match numbers.get(at).copied().unwrap_or(0) {
         0 => -1,
@@ -103,26 +103,26 @@ fn submission(bytes: &[u8]) {
         cpus_per_task: number(7),
         memory: u64::from_le_bytes(numbers.try_into().unwrap_or_default()),
     };
-    let mut message = [0 as c_char; 2048];
-    // SAFETY: all texts are C strings or NULL.
-    let ours = unsafe { trainmaster_is_ours(job.comment, job.script, job.component) };
-    // SAFETY: plain numbers and arrays of them.
-    let mut held: CHeld = unsafe { std::mem::zeroed() };
-    // SAFETY: all pointers are to the values above.
-    let outcome =
-        unsafe { trainmaster_submit(&job, 1000, [7; 16].as_ptr(), &mut held, message.as_mut_ptr(), message.len()) };
-    // SAFETY: C strings or NULL.
-    assert!(outcome != Outcome::Failed, "{}", unsafe { std::ffi::CStr::from_ptr(message.as_ptr()) }.to_string_lossy());
+    let ours = trainmaster_is_ours(job.comment, job.script, job.component);
+    let (mut held, mut text) = (CHeld::NONE, [0 as c_char; TRAINMASTER_MESSAGE]);
+    let mut message = trainmaster_message::new(&mut text);
+    let outcome = trainmaster_submit(&job, 1000, &CRandom { bytes: [7; 16] }, &mut held, Some(&mut message));
+    assert!(outcome != Outcome::Failed, "{}", shown(&text).to_string_lossy());
     assert!(ours || outcome != Outcome::Held, "it was held and isn't ours");
     if outcome == Outcome::Held {
-        // SAFETY: it is terminated.
-        let comment = unsafe { std::ffi::CStr::from_ptr(held.comment.as_ptr()) }.to_str().expect("UTF-8");
-        // SAFETY: it is terminated.
-        assert!(unsafe { trainmaster_is_reserved(held.comment.as_ptr()) });
+        let comment = shown(&held.comment);
+        assert!(trainmaster_is_reserved(trainmaster_c_string::new(&comment)));
+        let comment = comment.to_str().expect("UTF-8");
         let own = *blake3::hash("07".repeat(16).as_bytes()).as_bytes();
         let leads = Tag::read(comment).map(|tag| tag.token);
         assert!(leads == Some(own) || Part::read(comment).is_some(), "whose token: {comment}");
     }
+}
+
+/// The text up to the first zero byte.
+fn shown(text: &[c_char]) -> CString {
+    let bytes: Vec<u8> = text.iter().map(|byte| *byte as u8).collect();
+    CStr::from_bytes_until_nul(&bytes).expect("it is terminated").to_owned()
 }
 
 /// The description of a job: its comment and the head of its script.

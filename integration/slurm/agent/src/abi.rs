@@ -1,17 +1,17 @@
-//! Interface between the plugin and its static library, the agent. agent.h is made from src/abi.rs.
+//! Interface between the plugin and its static library, the agent, beside that of trainmaster.h. agent.h is made from
+//! src/abi.rs.
 //!
-//! An agent is used by one thread. Texts are copied, end with a zero byte and may be NULL; other pointers may not, but
-//! for the agent that is closed. An order's texts are valid until the next round. No function panics, prints or exits.
-
-#![allow(clippy::missing_safety_doc)] // above, once for all functions
+//! An agent is used by one thread. Texts are copied; other pointers may not be NULL, but for the agent that is closed.
+//! An order's texts are valid until the next round. No function panics, prints or exits.
 
 use std::{
-    ffi::{CStr, CString, c_char},
-    panic::{AssertUnwindSafe, catch_unwind},
+    ffi::{CString, c_char},
     path::PathBuf,
+    ptr::null,
     time::{Duration, Instant},
 };
 
+use trainmaster::{guard::catch, text::trainmaster_c_string};
 use trainmaster_adapters::slurm::{
     call::{Action, SlurmCall, SlurmError},
     seen::{Job, Memory, Node, Observation, Partition},
@@ -31,12 +31,12 @@ const TRY_AGAIN: Duration = Duration::from_secs(30);
 #[repr(C)]
 #[derive(Debug)]
 #[allow(missing_docs)] // as in Slurm
-pub struct CNode {
-    pub name: *const c_char,
-    pub features: *const c_char,
-    pub gres: *const c_char,
-    pub gres_drain: *const c_char,
-    pub gres_used: *const c_char,
+pub struct CNode<'a> {
+    pub name: trainmaster_c_string<'a>,
+    pub features: trainmaster_c_string<'a>,
+    pub gres: trainmaster_c_string<'a>,
+    pub gres_drain: trainmaster_c_string<'a>,
+    pub gres_used: trainmaster_c_string<'a>,
     pub memory: u64,
     pub disk: u64,
     pub used_memory: u64,
@@ -52,9 +52,9 @@ pub struct CNode {
 #[repr(C)]
 #[derive(Debug)]
 #[allow(missing_docs)] // as in Slurm
-pub struct CPartition {
-    pub name: *const c_char,
-    pub nodes: *const c_char,
+pub struct CPartition<'a> {
+    pub name: trainmaster_c_string<'a>,
+    pub nodes: trainmaster_c_string<'a>,
     /// def_mem_per_cpu as Slurm encodes it, with its flag.
     pub default_memory: u64,
     /// Whether jobs can start.
@@ -65,22 +65,19 @@ pub struct CPartition {
 #[repr(C)]
 #[derive(Debug)]
 #[allow(missing_docs)] // as in Slurm
-pub struct CJob {
-    pub name: *const c_char,
-    pub user: *const c_char,
-    pub account: *const c_char,
-    pub partition: *const c_char,
-    pub comment: *const c_char,
-    pub admin_comment: *const c_char,
+pub struct CJob<'a> {
+    pub name: trainmaster_c_string<'a>,
+    pub user: trainmaster_c_string<'a>,
+    pub account: trainmaster_c_string<'a>,
+    pub partition: trainmaster_c_string<'a>,
+    pub comment: trainmaster_c_string<'a>,
+    pub admin_comment: trainmaster_c_string<'a>,
     /// The reason of the job's state, in squeue's spelling.
-    pub reason: *const c_char,
-    pub nodes: *const c_char,
-    pub batch_host: *const c_char,
-    pub tres: *const c_char,
-    pub tres_per_job: *const c_char,
-    /// gres_detail_str.
-    pub gres: *const *const c_char,
-    pub gres_count: usize,
+    pub reason: trainmaster_c_string<'a>,
+    pub nodes: trainmaster_c_string<'a>,
+    pub batch_host: trainmaster_c_string<'a>,
+    pub tres: trainmaster_c_string<'a>,
+    pub tres_per_job: trainmaster_c_string<'a>,
     pub start: i64,
     pub id: u32,
     pub state: u32,
@@ -150,17 +147,20 @@ impl Handle {
     /// Runs a part of a round. After a panic the agent continues from its journal. After a second one it pauses.
     fn guarded<T: Default>(&mut self, what: impl FnOnce(&mut Agent, &Observation) -> T) -> T {
         let Some(agent) = &mut self.agent else { return T::default() };
-        if let Ok(done) = catch_unwind(AssertUnwindSafe(|| what(agent, &self.seen))) {
-            return done;
+        match catch(|| what(agent, &self.seen)) {
+            Ok(done) => done,
+            Err(words) => {
+                tracing::error!("panicked: {words}");
+                self.orders.clear();
+                self.recover();
+                T::default()
+            }
         }
-        self.orders.clear();
-        self.recover();
-        T::default()
     }
 
     fn recover(&mut self) {
         // Its port and sockets have to be free first.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(self.agent.take())));
+        let _ = catch(|| drop(self.agent.take()));
         self.again = self.panicked.replace(Instant::now()).is_some_and(|at| at.elapsed() < AGAIN);
         self.reopen();
     }
@@ -170,7 +170,7 @@ impl Handle {
         let again = self.again;
         self.tried = Instant::now();
         let folders = self.folders.clone();
-        let opened = catch_unwind(|| {
+        let opened = catch(|| {
             let mut opened = open(&folders);
             if again && let Ok(agent) = &mut opened {
                 agent.pause();
@@ -189,7 +189,9 @@ impl Handle {
             Ok(Err(error)) => {
                 tracing::error!(%error, "can't go on after a panic; jobs start when their leases run out")
             }
-            Err(_) => tracing::error!("can't go on after a panic; jobs start when their leases run out"),
+            Err(words) => {
+                tracing::error!("can't go on after a panic; jobs start when their leases run out: {words}")
+            }
         }
     }
 }
@@ -208,31 +210,19 @@ fn open(folders: &Folders) -> Result<Agent, String> {
     Agent::open(folders).map_err(|error| error.to_string())
 }
 
-/// # Safety
-/// A C string or NULL.
-unsafe fn owned(text: *const c_char) -> String {
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: as promised by the caller.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-}
-
 /// Reads trainmaster.toml at `config` and restores the journal under `state`. Returns NULL after an error, which it
 /// logs. `log` writes a line to the log; any thread may call it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_open(
-    config: *const c_char,
-    state: *const c_char,
+pub extern "C" fn trainmaster_agent_open(
+    config: trainmaster_c_string<'_>,
+    state: trainmaster_c_string<'_>,
     log: Option<extern "C" fn(is_error: bool, line: *const c_char)>,
-) -> *mut Handle {
-    let opened = catch_unwind(|| {
+) -> Option<Box<Handle>> {
+    let opened = catch(|| {
         log.into_iter().for_each(log::start);
-        // SAFETY: as promised by the caller.
-        let (config, state) = unsafe { (owned(config), owned(state)) };
-        let folders = Folders { config: PathBuf::from(config), state: PathBuf::from(state) };
+        let folders = Folders { config: PathBuf::from(config.to_text()), state: PathBuf::from(state.to_text()) };
         match open(&folders) {
-            Ok(agent) => Box::into_raw(Box::new(Handle {
+            Ok(agent) => Some(Box::new(Handle {
                 folders,
                 agent: Some(agent),
                 panicked: None,
@@ -246,153 +236,135 @@ pub unsafe extern "C" fn trainmaster_agent_open(
             })),
             Err(error) => {
                 tracing::error!("{error}; training jobs start when their leases run out");
-                std::ptr::null_mut()
+                None
             }
         }
     });
-    opened.unwrap_or(std::ptr::null_mut())
+    opened.unwrap_or_else(|words| {
+        tracing::error!("panicked: {words}");
+        None
+    })
 }
 
 /// Writes what is left, and frees the agent.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_close(agent: *mut Handle) {
-    if agent.is_null() {
-        return;
-    }
-    let _ = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: it came from `trainmaster_agent_open` and isn't used again.
-        let mut handle = unsafe { Box::from_raw(agent) };
-        handle.guarded(|agent, _| agent.finish());
-    }));
+pub extern "C" fn trainmaster_agent_close(agent: Option<Box<Handle>>) {
+    let _ = catch(|| {
+        if let Some(mut handle) = agent {
+            handle.guarded(|agent, _| agent.finish());
+        }
+    });
 }
 
 /// Returns the milliseconds until the next round, unless the thread is woken earlier.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_wait(agent: *mut Handle) -> i32 {
-    // SAFETY: as promised by the caller.
-    let handle = unsafe { &mut *agent };
-    if handle.agent.is_none() && handle.tried.elapsed() > TRY_AGAIN {
-        handle.reopen();
+pub extern "C" fn trainmaster_agent_wait(agent: &mut Handle) -> i32 {
+    if agent.agent.is_none() && agent.tried.elapsed() > TRY_AGAIN {
+        agent.reopen();
     }
-    let wait = handle.guarded(|agent, _| agent.wait().as_millis() as i32);
-    if handle.agent.is_none() { TRY_AGAIN.as_millis() as i32 } else { wait }
+    let wait = agent.guarded(|agent, _| agent.wait().as_millis() as i32);
+    if agent.agent.is_none() { TRY_AGAIN.as_millis() as i32 } else { wait }
 }
 
 /// Begins a round. A round is these calls, in this order: begin; look, after the plugin has loaded Slurm's data; node,
 /// partition and job for every item of each kind that changed; round; answered for each order; finish.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_begin(agent: *mut Handle) {
-    // SAFETY: as promised by the caller.
-    unsafe { (*agent).loading = Instant::now() };
+pub extern "C" fn trainmaster_agent_begin(agent: &mut Handle) {
+    agent.loading = Instant::now();
 }
 
 /// Says at which Unix time Slurm was looked at, and which kinds of items changed: all of a kind follow.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_look(
-    agent: *mut Handle,
-    now: i64,
-    nodes: bool,
-    partitions: bool,
-    jobs: bool,
-) {
-    // SAFETY: as promised by the caller.
-    let handle = unsafe { &mut *agent };
-    handle.seen.at = now;
+pub extern "C" fn trainmaster_agent_look(agent: &mut Handle, now: i64, nodes: bool, partitions: bool, jobs: bool) {
+    agent.seen.at = now;
     if nodes {
-        handle.seen.nodes.clear();
+        agent.seen.nodes.clear();
     }
     if partitions {
-        handle.seen.partitions.clear();
+        agent.seen.partitions.clear();
     }
     if jobs {
-        handle.seen.jobs.clear();
+        agent.seen.jobs.clear();
     }
 }
 
 /// Shows a node.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_node(agent: *mut Handle, node: *const CNode) {
-    // SAFETY: as promised by the caller.
-    let (handle, node) = unsafe { (&mut *agent, &*node) };
-    // SAFETY: its texts are C strings or NULL.
-    let node = unsafe {
-        Node {
-            name: owned(node.name),
-            state: node.state,
-            cpus: node.cpus,
-            threads: node.threads,
-            memory: node.memory,
-            disk: node.disk,
-            features: owned(node.features),
-            gres: owned(node.gres),
-            gres_drain: owned(node.gres_drain),
-            gres_used: owned(node.gres_used),
-            used_cpus: node.used_cpus,
-            used_memory: node.used_memory,
-            // NO_VAL and INFINITE are the largest numbers.
-            load: (node.cpu_load < 0xffff_fffe).then_some(node.cpu_load),
-        }
-    };
-    handle.seen.nodes.push(node);
+pub extern "C" fn trainmaster_agent_node(agent: &mut Handle, node: &CNode<'_>) {
+    agent.seen.nodes.push(Node {
+        name: node.name.to_text(),
+        state: node.state,
+        cpus: node.cpus,
+        threads: node.threads,
+        memory: node.memory,
+        disk: node.disk,
+        features: node.features.to_text(),
+        gres: node.gres.to_text(),
+        gres_drain: node.gres_drain.to_text(),
+        gres_used: node.gres_used.to_text(),
+        used_cpus: node.used_cpus,
+        used_memory: node.used_memory,
+        // NO_VAL and INFINITE are the largest numbers.
+        load: (node.cpu_load < 0xffff_fffe).then_some(node.cpu_load),
+    });
 }
 
 /// Shows a partition.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_partition(agent: *mut Handle, partition: *const CPartition) {
-    // SAFETY: as promised by the caller.
-    let (handle, partition) = unsafe { (&mut *agent, &*partition) };
-    // SAFETY: its texts are C strings or NULL.
-    let (name, nodes) = unsafe { (owned(partition.name), owned(partition.nodes)) };
-    let default_memory = Memory::of(partition.default_memory);
-    handle.seen.partitions.push(Partition { name, nodes, up: partition.up, default_memory });
+pub extern "C" fn trainmaster_agent_partition(agent: &mut Handle, partition: &CPartition<'_>) {
+    agent.seen.partitions.push(Partition {
+        name: partition.name.to_text(),
+        nodes: partition.nodes.to_text(),
+        up: partition.up,
+        default_memory: Memory::of(partition.default_memory),
+    });
 }
 
 /// Shows a job.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_job(agent: *mut Handle, job: *const CJob) {
-    // SAFETY: as promised by the caller.
-    let (handle, job) = unsafe { (&mut *agent, &*job) };
-    // SAFETY: its texts are C strings or NULL, and `gres` has `gres_count` of them.
-    let job = unsafe {
-        Job {
-            id: job.id,
-            component: (job.leader > 0).then_some((job.leader, job.component)),
-            name: owned(job.name),
-            user: owned(job.user),
-            account: owned(job.account),
-            partition: owned(job.partition),
-            comment: owned(job.comment),
-            admin_comment: owned(job.admin_comment),
-            state: job.state,
-            reason: owned(job.reason),
-            priority: job.priority,
-            start: job.start,
-            nodes: owned(job.nodes),
-            gres: (0..job.gres_count).map(|at| owned(*job.gres.add(at))).collect(),
-            batch_host: owned(job.batch_host),
-            tres: owned(job.tres),
-            tres_per_job: owned(job.tres_per_job),
-            exit: job.exit,
-        }
-    };
-    handle.seen.jobs.push(job);
+pub extern "C" fn trainmaster_agent_job(agent: &mut Handle, job: &CJob<'_>) {
+    agent.seen.jobs.push(Job {
+        id: job.id,
+        component: (job.leader > 0).then_some((job.leader, job.component)),
+        name: job.name.to_text(),
+        user: job.user.to_text(),
+        account: job.account.to_text(),
+        partition: job.partition.to_text(),
+        comment: job.comment.to_text(),
+        admin_comment: job.admin_comment.to_text(),
+        state: job.state,
+        reason: job.reason.to_text(),
+        priority: job.priority,
+        start: job.start,
+        nodes: job.nodes.to_text(),
+        gres: Vec::new(),
+        batch_host: job.batch_host.to_text(),
+        tres: job.tres.to_text(),
+        tres_per_job: job.tres_per_job.to_text(),
+        exit: job.exit,
+    });
+}
+
+/// Shows the next entry of gres_detail_str of the job that was shown last.
+#[unsafe(no_mangle)]
+pub extern "C" fn trainmaster_agent_job_gres(agent: &mut Handle, gres: trainmaster_c_string<'_>) {
+    if let Some(job) = agent.seen.jobs.last_mut() {
+        job.gres.push(gres.to_text());
+    }
 }
 
 /// Returns the number of orders of this round, and points `orders` to them.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_round(agent: *mut Handle, orders: *mut *const COrder) -> usize {
-    // SAFETY: as promised by the caller.
-    let handle = unsafe { &mut *agent };
-    let loading = handle.loading.elapsed();
-    handle.orders = handle.guarded(|agent, seen| agent.round(seen, loading));
-    handle.texts.clear();
-    handle.told.clear();
-    for order in &handle.orders {
-        handle.told.push(told(order, &mut handle.texts));
+pub extern "C" fn trainmaster_agent_round(agent: &mut Handle, orders: &mut *const COrder) -> usize {
+    let loading = agent.loading.elapsed();
+    agent.orders = agent.guarded(|agent, seen| agent.round(seen, loading));
+    agent.texts.clear();
+    agent.told.clear();
+    for order in &agent.orders {
+        agent.told.push(told(order, &mut agent.texts));
     }
-    // SAFETY: as promised by the caller.
-    unsafe { *orders = handle.told.as_ptr() };
-    handle.told.len()
+    *orders = agent.told.as_ptr();
+    agent.told.len()
 }
 
 fn told(order: &SlurmCall, texts: &mut Vec<CString>) -> COrder {
@@ -409,10 +381,10 @@ fn told(order: &SlurmCall, texts: &mut Vec<CString>) -> COrder {
         priority: -1,
         begin: -1,
         memory: Memory::Unset.raw(),
-        tres_per_node: std::ptr::null(),
-        tres_per_job: std::ptr::null(),
-        req_nodes: std::ptr::null(),
-        admin_comment: std::ptr::null(),
+        tres_per_node: null(),
+        tres_per_job: null(),
+        req_nodes: null(),
+        admin_comment: null(),
     };
     let update = match &order.action {
         Action::Update(update) => update,
@@ -422,7 +394,7 @@ fn told(order: &SlurmCall, texts: &mut Vec<CString>) -> COrder {
     let number = |value: Option<u32>| value.map_or(-1, i64::from);
     // A CString's text doesn't move when the list that holds it moves.
     let mut text = |value: &Option<String>| {
-        value.as_ref().map_or(std::ptr::null(), |text| {
+        value.as_ref().map_or(null(), |text| {
             texts.push(CString::new(text.replace('\0', " ")).unwrap_or_default());
             texts[texts.len() - 1].as_ptr()
         })
@@ -447,23 +419,19 @@ fn told(order: &SlurmCall, texts: &mut Vec<CString>) -> COrder {
 /// Reports what Slurm answered to an order, by its index in this round's orders: `error` is 0, or Slurm's error number
 /// with its text in `words`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_answered(
-    agent: *mut Handle,
+pub extern "C" fn trainmaster_agent_answered(
+    agent: &mut Handle,
     order: usize,
     error: u32,
-    words: *const c_char,
+    words: trainmaster_c_string<'_>,
 ) {
-    // SAFETY: as promised by the caller.
-    let (handle, words) = unsafe { (&mut *agent, owned(words)) };
-    let Some(order) = handle.orders.get(order).cloned() else { return };
-    let answer = if error == 0 { Ok(()) } else { Err(SlurmError { code: error, text: words }) };
-    handle.guarded(|agent, _| agent.answered(&order, answer));
+    let Some(order) = agent.orders.get(order).cloned() else { return };
+    let answer = if error == 0 { Ok(()) } else { Err(SlurmError { code: error, text: words.to_text() }) };
+    agent.guarded(|agent, _| agent.answered(&order, answer));
 }
 
 /// Ends the round.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trainmaster_agent_finish(agent: *mut Handle) {
-    // SAFETY: as promised by the caller.
-    let handle = unsafe { &mut *agent };
-    handle.guarded(|agent, _| agent.finish());
+pub extern "C" fn trainmaster_agent_finish(agent: &mut Handle) {
+    agent.guarded(|agent, _| agent.finish());
 }
