@@ -266,12 +266,15 @@ def test_workers_follow_the_job_file() -> None:
     more = {"workdir": "/net", "checkpoints": "out", "nproc_per_node": 4, "env": {"A": "1", "B": "1"}}
     job, worker = Torchrun("train.py", env={"B": "2"}).of(Job.from_dict(given | more))
     assert dict(job.labels) == {"launcher": "torchrun", "nproc_per_node": "4"}
-    assert (worker.place, worker.checkpoints, worker.processes) == (Path("/net"), "out", 4)
+    assert (worker.place, worker.checkpoints, worker.processes) == (Path("/net"), Path("/net/out"), 4)
     assert worker.env == {"A": "1", "B": "2"}
     _, worker = Torchrun("train.py", processes=2, folder="/other", checkpoints="/there").of(job)
     assert (worker.place, worker.checkpoints, worker.processes) == (Path("/other"), "/there", 2)
+    _, worker = Torchrun("train.py", folder="/other").of(job)
+    assert (worker.place, worker.checkpoints) == (Path("/other"), Path("/net/out"))
     with pytest.raises(TrainmasterError, match="env: PET_NNODES"):
         Torchrun("train.py").of(Job.from_dict(given | {"env": {"PET_NNODES": "1"}}))
+    Torchrun("train.py", env={"PET_LOG_DIR": "/logs"})
 
 
 def test_a_round_that_ended_keeps_nobody_waiting(tmp_path: Path) -> None:

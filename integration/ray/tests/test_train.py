@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,10 @@ import pytest
 import torch
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 from ray.train.v2.api.config import ScalingConfig
+from ray.train.v2.api.exceptions import ControllerError
 
 from trainmaster import TrainmasterError
+from trainmaster.channel import Jobs
 from trainmaster.ray import train
 from trainmaster.testing import PATIENCE, Daemon, wait_for
 
@@ -35,85 +36,134 @@ def daemon(cluster: Cluster) -> Iterator[Daemon]:
     forget()
 
 
-def began(folder: Path) -> list[int]:
-    """The numbers of workers with which rank 0 has started."""
-    path = folder / "began"
-    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return [int(world) for rank, world, *_ in lines if rank == "0"]
+class Script:
+    """The script in a process, with a folder for its output. It ends with the test."""
+
+    def __init__(self, cluster: Cluster, daemon: Daemon, folder: Path, workers: str, *saves: str) -> None:
+        folder.mkdir()
+        self.folder = folder
+        before = cluster.env
+        cluster.env = {
+            **before,
+            "RAY_TRAIN_CALLBACKS": "trainmaster.ray.train.Callback",
+            "TRAINMASTER_SERVER": daemon.address,
+            "TRAINMASTER_TOKEN_FILE": str(daemon.token_file),
+            "OMP_NUM_THREADS": "1",
+        }
+        try:
+            self.process = cluster.run(SCRIPT, cluster.address, str(folder), workers, *saves)
+        finally:
+            cluster.env = before
+
+    def _lines(self) -> list[list[int]]:
+        path = self.folder / "began"
+        return [[int(word) for word in line.split()] for line in path.read_text().splitlines()] if path.exists() else []
+
+    def began(self, *sizes: int) -> None:
+        """Waits until rank 0 has started with these numbers of workers, one after the other."""
+
+        def begun() -> bool:
+            assert self.process.poll() is None, "the driver ended"
+            return [world for rank, world, *_ in self._lines() if rank == 0] == list(sizes)
+
+        wait_for(f"{sizes}", begun)
+
+    def present(self) -> list[int]:
+        """The workers that exist."""
+        return [pid for *_, pid in self._lines() if Path(f"/proc/{pid}").exists()]
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
-def present(folder: Path) -> list[int]:
-    """The workers that still exist."""
-    pids = [int(line.split()[3]) for line in (folder / "began").read_text().splitlines()]
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+def step(jobs: Jobs) -> int:
+    status = jobs.find("net")
+    return status.step if status else 0
 
 
-def script(cluster: Cluster, daemon: Daemon, folder: Path, workers: str) -> subprocess.Popen[bytes]:
-    folder.mkdir()
-    env = {
-        "RAY_TRAIN_CALLBACKS": "trainmaster.ray.train.Callback",
-        "TRAINMASTER_SERVER": daemon.address,
-        "TRAINMASTER_TOKEN_FILE": str(daemon.token_file),
-        "OMP_NUM_THREADS": "1",
-    }
-    before = cluster.env
-    cluster.env = {**before, **env}
-    try:
-        return cluster.run(SCRIPT, cluster.address, str(folder), workers)
-    finally:
-        cluster.env = before
+def trains(jobs: Jobs) -> None:
+    before = step(jobs)
+    wait_for("steps", lambda: step(jobs) > before)
 
 
 @pytest.mark.cluster
 def test_a_script_of_ray_train_follows_the_plan(cluster: Cluster, daemon: Daemon, tmp_path: Path) -> None:
-    net = tmp_path / "net"
     other = Run(cluster, daemon, tmp_path, "other", epochs=10, seconds=40.0, workers=(5, 5, 5), gpu=1)
     with contextlib.closing(daemon.jobs()) as jobs:
         wait_for("the other job", lambda: (status := jobs.find("other")) and status.step)
-        driver = script(cluster, daemon, net, "(1, 3)")
-
-        def trains(*sizes: int) -> None:
-            wait_for(f"{sizes}", lambda: began(net) == list(sizes) or driver.poll() is not None)
-            assert driver.poll() is None, f"the driver ended; see {cluster.folder}"
-            status = jobs.find("net")
-            assert status
-            step = status.step
-            wait_for("steps", lambda: (status := jobs.find("net")) and status.step > step)
-
-        trains(1)
+        with Script(cluster, daemon, tmp_path / "net", "(1, 3)", "saves") as net:
+            net.began(1)
+            trains(jobs)
+            other.hurry()
+            other.result()
+            net.began(1, 3)
+            trains(jobs)
+            # A killed worker: all start again with the last checkpoint.
+            os.kill(net.present()[-1], signal.SIGKILL)
+            net.began(1, 3, 3)
+            trains(jobs)
+            daemon.kill()
+            daemon.start()
+            other = Run(cluster, daemon, tmp_path, "another", epochs=10, seconds=40.0, workers=(5, 5, 5), gpu=1)
+            net.began(1, 3, 3, 1)
+            trains(jobs)
+            (net.folder / "hurry").touch()
+            assert net.process.wait(PATIENCE) == 0
         other.hurry()
         other.result()
-        trains(1, 3)
-        # A killed worker: the others start again with the last checkpoint.
-        pid = [int(line.split()[3]) for line in (net / "began").read_text().splitlines()][-1]
-        os.kill(pid, signal.SIGKILL)
-        trains(1, 3, 3)
-        other = Run(cluster, daemon, tmp_path, "another", epochs=10, seconds=40.0, workers=(5, 5, 5), gpu=1)
-        trains(1, 3, 3, 1)
-        (net / "hurry").touch()
-        assert driver.wait(PATIENCE) == 0
-        other.hurry()
-        other.result()
-        assert torch.load(net / "seen.pt").tolist() == [EPOCHS] * EXAMPLES
-        status = jobs.find("net")
-        assert status
-        assert (status.state, status.step) == ("completed", EPOCHS)
+        assert torch.load(net.folder / "seen.pt").tolist() == [EPOCHS] * EXAMPLES
+        status = wait_for("its end", lambda: (status := jobs.find("net")) and status.state == "completed" and status)
+        assert status.step == EPOCHS
 
 
 @pytest.mark.cluster
-def test_a_fixed_run_is_paused_and_cancelled(cluster: Cluster, daemon: Daemon, tmp_path: Path) -> None:
-    net = tmp_path / "net"
-    driver = script(cluster, daemon, net, "2")
-    wait_for("two workers", lambda: began(net) == [2] or driver.poll() is not None)
-    with contextlib.closing(daemon.jobs()) as jobs:
+def test_a_paused_run_holds_nothing(cluster: Cluster, daemon: Daemon, tmp_path: Path) -> None:
+    with (
+        contextlib.closing(daemon.jobs()) as jobs,
+        Script(cluster, daemon, tmp_path / "net", "2") as net,
+    ):
+        net.began(2)
+        trains(jobs)
         jobs.pause("net")
-        wait_for("the workers' end", lambda: not present(net))
+        wait_for("the workers' end", lambda: not net.present())
         jobs.pause("net", resume=True)
-        wait_for("two workers again", lambda: began(net) == [2, 2] or driver.poll() is not None)
-        jobs.cancel("net")
-        assert driver.wait(PATIENCE) != 0
-        wait_for("its end", lambda: (status := jobs.find("net")) and status.state == "cancelled")
-    wait_for("the workers' end", lambda: not present(net))
+        net.began(2, 2)
+        trains(jobs)
+        # Ray Train would keep the others while it waits for a place of the lost one.
+        jobs.pause("net")
+        os.kill(net.present()[-1], signal.SIGKILL)
+        wait_for("the workers' end", lambda: not net.present())
+        jobs.pause("net", resume=True)
+        net.began(2, 2, 2)
+        # It never saved a checkpoint, so that it trains from its beginning.
+        (net.folder / "hurry").touch()
+        assert net.process.wait(PATIENCE) == 0
+        status = wait_for("its end", lambda: (status := jobs.find("net")) and status.state == "completed" and status)
+        assert status.step == EPOCHS
+
+
+@pytest.mark.cluster
+def test_a_run_that_is_cancelled_or_interrupted_ends(cluster: Cluster, daemon: Daemon, tmp_path: Path) -> None:
+    with contextlib.closing(daemon.jobs()) as jobs:
+        with Script(cluster, daemon, tmp_path / "first", "2") as net:
+            net.began(2)
+            jobs.cancel("net")
+            assert net.process.wait(PATIENCE) == 1
+            wait_for("the workers' end", lambda: not net.present())
+            wait_for("its end", lambda: (status := jobs.find("net")) and status.state == "cancelled")
+        with Script(cluster, daemon, tmp_path / "second", "2") as net:
+            net.began(2)
+            jobs.pause("net")
+            wait_for("the workers' end", lambda: not net.present())
+            # Nothing runs, and it waits for the plan.
+            net.process.send_signal(signal.SIGINT)
+            assert net.process.wait(PATIENCE) != 0
+            ended = wait_for("its end", lambda: (status := jobs.find("net")) and status.state == "failed" and status)
+            assert "interrupted" in ended.reason
 
 
 def test_this_ray_train_is_the_tested_one() -> None:
@@ -155,6 +205,13 @@ def test_placements_of_a_script_are_refused(option: dict[str, Any]) -> None:
 @pytest.mark.parametrize("value", [None, True, "1.5", b"1", float("nan"), float("inf"), [1.0], 10**400, object()])
 def test_metrics_that_are_no_numbers_are_left_out(value: object) -> None:
     assert train._number(value) is None
+
+
+def test_the_reason_of_an_end_is_the_last_line() -> None:
+    failed = ControllerError(TrainmasterError("net: stop: cancelled"))
+    assert train._last_line(failed) == "net: stop: cancelled"
+    assert train._last_line(ValueError("many\nlines\n\n")) == "lines"
+    assert train._last_line(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
 def test_metrics_that_are_numbers_are_reported() -> None:

@@ -218,8 +218,9 @@ pub extern "C" fn trainmaster_agent_open(
     state: trainmaster_c_string<'_>,
     log: Option<extern "C" fn(is_error: bool, line: *const c_char)>,
 ) -> Option<Box<Handle>> {
+    // First, because what catches panics has to know the log's own treatment of them.
+    log.into_iter().for_each(log::start);
     let opened = catch(|| {
-        log.into_iter().for_each(log::start);
         let folders = Folders { config: PathBuf::from(config.to_text()), state: PathBuf::from(state.to_text()) };
         match open(&folders) {
             Ok(agent) => Some(Box::new(Handle {

@@ -192,9 +192,9 @@ pub extern "C" fn trainmaster_look(message: Option<&mut trainmaster_message<'_>>
 
 /// Returns 0, or -1 and the error.
 fn told(message: Option<&mut trainmaster_message<'_>>, work: impl FnOnce() -> Result<(), String>) -> i32 {
-    let Err(problem) = catch(work).unwrap_or_else(|words| Err(panicked(&words))) else { return 0 };
-    tell(message, &problem);
-    -1
+    let done = catch(work).unwrap_or_else(|words| Err(panicked(&words)));
+    tell(message, done.as_ref().err().map_or("", String::as_str));
+    if done.is_ok() { 0 } else { -1 }
 }
 
 fn tell(message: Option<&mut trainmaster_message<'_>>, text: &str) {
@@ -245,7 +245,7 @@ pub extern "C" fn trainmaster_is_reserved(comment: trainmaster_c_string<'_>) -> 
     catch(|| comment::is_ours(valid(comment), "")).unwrap_or(true)
 }
 
-/// Checks and holds a job. `held` is written if the job is held, `message` if it isn't.
+/// Checks and holds a job. `held` is written if the job is held. `message` is empty if it is held or passes.
 #[unsafe(no_mangle)]
 pub extern "C" fn trainmaster_submit(
     job: &CSubmission<'_>,
@@ -257,9 +257,9 @@ pub extern "C" fn trainmaster_submit(
     let (outcome, problem) = match catch(|| held_job(&submission(job), now, random)) {
         Ok(Ok(Some(changes))) => {
             *held = changes;
-            return Outcome::Held;
+            (Outcome::Held, String::new())
         }
-        Ok(Ok(None)) => return Outcome::Passes,
+        Ok(Ok(None)) => (Outcome::Passes, String::new()),
         Ok(Err(refusal)) => (Outcome::Refused, format!("trainmaster: {refusal}")),
         Err(words) => (Outcome::Failed, panicked(&words)),
     };

@@ -108,9 +108,9 @@ class Session:
             raise TrainmasterError(f"on_driver_death: {on_driver_death!r} must be cancel or resume")
         if isinstance(worker, Torchrun):
             job, worker = worker.of(job)
-        elif job.workdir or job.checkpoints or job.env:
+        elif job.workdir or job.checkpoints or job.env or "nproc_per_node" in job.labels:
             raise TrainmasterError(
-                f"{job.name}: workdir, checkpoints and env are for Torchrun; runtime_env= sets them for other workers"
+                f"{job.name}: workdir, checkpoints, env and nproc_per_node are for Torchrun; runtime_env= is for others"
             )
         with self._lock:
             if job.name in self._names:

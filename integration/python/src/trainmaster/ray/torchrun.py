@@ -40,6 +40,8 @@ _THREADS = 8
 _MOST_CALLS = 32
 # Variables of an outer job, if Ray was started in one.
 _OUTER = ("TRAINMASTER_", "PET_", "TORCHELASTIC_")
+# Variables of the job itself.
+_OWN = {"PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_MAX_RESTARTS"}
 _OUTER_NAMES = {
     *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
@@ -75,7 +77,7 @@ class Torchrun:
         if self.processes is not None and not 1 <= self.processes <= 1024:
             raise TrainmasterError(f"processes: {self.processes} must be from 1 to 1024")
         for name in self.env:
-            if name.startswith(_OUTER) or name in _OUTER_NAMES:
+            if name.startswith("TRAINMASTER_") or name in _OWN or name in _OUTER_NAMES:
                 raise TrainmasterError(f"env: {name}: Trainmaster or torchrun sets it")
 
     def of(self, job: Job) -> tuple[Job, Torchrun]:
@@ -91,7 +93,7 @@ class Torchrun:
             self,
             processes=self.processes or (int(said) if said.isdecimal() else None) or None,
             folder=Path(self.folder or job.workdir or ".").expanduser().absolute(),
-            checkpoints=self.checkpoints or job.checkpoints or "checkpoints",
+            checkpoints=self.checkpoints or (Path(job.workdir or "", job.checkpoints) if job.checkpoints else None),
             env={**job.env, **self.env},
         )
         return replace(job, labels={"launcher": "torchrun", **job.labels}), worker

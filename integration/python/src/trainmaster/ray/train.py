@@ -3,37 +3,41 @@
     RAY_TRAIN_CALLBACKS=trainmaster.ray.train.Callback python train.py
 
 Ray Train's controller asks a scaling policy for the number of workers, and makes a placement group for them. With this
-callback the plan answers, and the group is on the plan's servers. All this happens in the controller's process. Ray's
-own coordinator of the autoscaler gets no request for the job, because Trainmaster asks for the nodes of its plans.
+callback the plan answers, and the group is on the plan's servers. All this happens in the controller's process.
 
 Ray Train has no public interface for this. `differences` compares the installed version with the tested one.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
 import logging
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.failure_handling import DefaultFailurePolicy, FailureDecision
 from ray.train.v2._internal.execution.scaling_policy import (
     ElasticScalingPolicy,
     FixedScalingPolicy,
     NoopDecision,
     ResizeDecision,
+    ScalingPolicy,
 )
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 from ray.train.v2.api.config import ScalingConfig
-from ray.util.placement_group import placement_group
+from ray.train.v2.api.exceptions import TrainingFailedError
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from ..channel import Jobs
 from ..errors import Refused, TrainmasterError
@@ -51,8 +55,8 @@ log = logging.getLogger("trainmaster")
 TESTED = ("2.60",)
 
 _TICK = 0.2
-# A change waits for the next checkpoint of a job that saves some, at most for so many seconds.
-_HOLD = 30.0
+# A change waits for the next checkpoint of a job that saves some, at most for the daemon's grace or so many seconds.
+_GRACE = 30.0
 # A running daemon plans within this time.
 _NO_PLAN = 10.0
 _NAMES = {"CPU": "cpu", "GPU": "gpu"}
@@ -64,6 +68,10 @@ _FILES = {
 }
 
 
+class Waits(TrainingFailedError):  # type: ignore[misc]
+    """The plan has no workers for the job now, or other ones. It is no failure of the training."""
+
+
 def differences(version: str = ray.__version__) -> list[str]:
     """The differences from the tested Ray Train. Empty if this one can follow a plan."""
     found = []
@@ -72,7 +80,9 @@ def differences(version: str = ray.__version__) -> list[str]:
     used: list[tuple[Any, str, list[str] | None]] = [
         (WorkerGroup, "_create_placement_group", ["self", "scaling_config", "worker_group_context"]),
         (DefaultPlacementGroupHandle, "__init__", ["self", "pg"]),
-        (WorkerGroupStartupTimeoutError, "__init__", ["self", "num_workers"]),
+        (TrainController, "_run_control_loop_iteration", ["self"]),
+        (DefaultFailurePolicy, "make_decision", ["self", "training_failed_error"]),
+        (ScalingPolicy, "after_controller_start", ["self", "train_run_context"]),
         (ScalingConfig, "min_workers", None),
         (ScalingConfig, "max_workers", None),
         (ScalingConfig, "_resources_per_worker_not_none", None),
@@ -135,6 +145,8 @@ class Callback(ControllerCallback, WorkerGroupCallback, ReportCallback):  # type
         if found := differences():
             text = "; ".join(found)
             raise TrainmasterError(f"{text}; without RAY_TRAIN_CALLBACKS, Ray Train runs without Trainmaster")
+        # A node that ends is the plan's to leave. While Ray Train waits for the end, it would follow no plan.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
         self._address = os.environ.get("TRAINMASTER_SERVER") or "localhost:7070"
         named = {key: os.environ.get(name) for key, name in _FILES.items()}
         self._files = {key: str(Path(path).expanduser().absolute()) for key, path in named.items() if path}
@@ -143,20 +155,18 @@ class Callback(ControllerCallback, WorkerGroupCallback, ReportCallback):  # type
         jobs.list()  # fails now instead of during the run
         jobs.close()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # Only the controller gets a copy, before it begins. Its policy would ask the autoscaler for the most workers.
+        ScalingPolicy.after_controller_start = lambda policy, train_run_context: None
+
     def _jobs(self) -> Jobs:
         return Jobs(self._address, **self._files)
 
     def after_controller_start(self, train_run_context: Any) -> None:
         job = job_of(train_run_context.get_run_config().name, train_run_context.scaling_config)
-        run = self._run = Run(self._jobs(), job)
-        for policy in (ElasticScalingPolicy, FixedScalingPolicy):
-            policy.make_decision_for_non_running_worker_group = lambda policy: run.start(policy)
-            policy.make_decision_for_running_worker_group = lambda policy, worker_group_state, worker_group_status: (
-                run.resize(policy)
-            )
-        WorkerGroup._create_placement_group = lambda group, scaling_config, worker_group_context: run.group(
-            worker_group_context.num_workers, worker_group_context.resources_per_worker
-        )
+        self._run = Run(self._jobs(), job)
+        self._run.take_over()
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         if self._run:
@@ -190,10 +200,15 @@ class Run:
         self._job = job
         self._number, self._token = jobs.submit(job)
         self._begin = self._idle_since = time.monotonic()
+        # The incarnation, and since when it may run. The wait before that is not part of the restart's cost.
+        self._allowed = (0, self._begin)
         self._plan: Plan | None = None
-        # The plan whose group was made, until its workers have started.
+        # The last group, and its plan until the workers have started.
+        self._group: PlacementGroup | None = None
         self._starting: Plan | None = None
         self._running: Running | None = None
+        # Whether Ray Train has been told to end the workers for a plan.
+        self._leaving = False
         self._reporter: Reporter | None = None
         self._reported = 0
         self._step = self._saved_step = 0
@@ -201,21 +216,62 @@ class Run:
         self._saved_at: float | None = None
         self._differs_since: float | None = None
         self._unmeasured = False
+        # Whether there is nothing to do until the plan changes, and whether the controller knows.
+        self._idle = self._paced = False
         self._shown = ""
+        self._warned_unread = False
         self._ended = False
         self._write("active")
         log.info("%s: job %d", job.name, self._number)
+
+    def take_over(self) -> None:
+        """Answers in place of Ray Train's policies from now on. A controller's process has one run."""
+        for policy in (ElasticScalingPolicy, FixedScalingPolicy):
+            policy.make_decision_for_non_running_worker_group = lambda policy: self.start(policy)
+            policy.make_decision_for_running_worker_group = lambda policy, worker_group_state, worker_group_status: (
+                self.resize(policy)
+            )
+        WorkerGroup._create_placement_group = lambda group, scaling_config, worker_group_context: self.group(
+            worker_group_context.num_workers, worker_group_context.resources_per_worker
+        )
+        decide = DefaultFailurePolicy.make_decision
+
+        def make_decision(policy: Any, training_failed_error: Any) -> Any:
+            # A plan that changes isn't counted as a failure.
+            if isinstance(training_failed_error, Waits):
+                return FailureDecision.RETRY
+            return decide(policy, training_failed_error)
+
+        DefaultFailurePolicy.make_decision = make_decision
+
+    def _pace(self) -> None:
+        """Makes the controller's loop pause while it waits. It would let nobody tell it to end otherwise."""
+        for controller in ray._private.worker.global_worker.actors.values():
+            if isinstance(controller, TrainController) and not self._paced:
+                self._paced = True
+                iterate = controller._run_control_loop_iteration
+
+                async def iteration(iterate: Callable[[], Awaitable[None]] = iterate) -> None:
+                    self._idle = False
+                    await iterate()
+                    if self._idle:
+                        await asyncio.sleep(_TICK)
+
+                controller._run_control_loop_iteration = iteration
 
     # What Ray Train asks
 
     def start(self, policy: Any) -> Any:
         """Whether workers start now, and how many."""
-        policy._cancel_resource_request()
+        self._pace()
         plan = self._look()
-        if plan and step(None, plan).kind is Kind.START:
+        if self._running:
+            # A worker is lost. At this answer Ray Train ends the others, and `group` knows what comes after them.
+            self._leaving = True
+            return self._sized(policy, plan.shape[0] if plan else 0)
+        if plan and step(None, plan).kind is Kind.START and self._nodes(plan):
             return self._sized(policy, plan.shape[0])
-        # The controller asks again at once.
-        time.sleep(_TICK)
+        self._idle = True
         return NoopDecision()
 
     def resize(self, policy: Any) -> Any:
@@ -233,39 +289,78 @@ class Run:
         now = time.monotonic()
         if self._differs_since is None:
             self._differs_since = now
-        saves, since = self._saved_at is not None, self._differs_since
-        if saves and (self._saved_at or 0) < since and now < since + _HOLD:
+        saved, since = self._saved_at, self._differs_since
+        if saved is not None and saved < since and now < since + self._grace():
             return NoopDecision()
-        assert plan, "it differs from what runs"
-        # If the job has to wait, `group` refuses to start workers after the present ones have ended.
-        return self._sized(policy, plan.shape[0] or policy.scaling_config.min_workers)
+        self._leaving = True
+        return self._sized(policy, plan.shape[0] if plan else 0)
 
     def _sized(self, policy: Any, workers: int) -> Any:
+        scaling = policy.scaling_config
         return ResizeDecision(
-            num_workers=workers, resources_per_worker=policy.scaling_config._resources_per_worker_not_none
+            num_workers=workers or scaling.min_workers, resources_per_worker=scaling._resources_per_worker_not_none
         )
 
+    def _grace(self) -> float:
+        assignment = self._reporter.assignment if self._reporter else None
+        return assignment.grace_ms / 1000 if assignment and assignment.grace_ms else _GRACE
+
     def group(self, workers: int, resources: dict[str, float]) -> DefaultPlacementGroupHandle:
-        """The placement group on the plan's servers. Raises Ray Train's error for a start that is tried again."""
+        """The placement group on the plan's servers.
+
+        Raises `Waits` if the plan has other workers, or none. Ray Train asks again then.
+        """
+        # Workers that failed at their start can have left a group.
+        self.left()
         plan = self._look()
         nodes = self._nodes(plan) if plan and step(None, plan).kind is Kind.START else None
         if plan is None or nodes is None or len(nodes) != workers:
-            raise WorkerGroupStartupTimeoutError(num_workers=workers)
+            raise self._waits("the plan has other workers")
+        if self._allowed[0] != plan.incarnation:
+            self._allowed = (plan.incarnation, time.monotonic())
         placed = slots.ordered(plan.placed)
-        handle = placement_group(
-            [resources] * workers,
-            name=slots.group_name(self._number, plan.incarnation, plan.revision, placed),
-            bundle_label_selector=[{"ray.io/node-id": nodes[slot]} for slot in placed],
-        )
+        try:
+            self._group = placement_group(
+                [resources] * workers,
+                name=slots.group_name(self._number, plan.incarnation, plan.revision, placed),
+                bundle_label_selector=[{"ray.io/node-id": nodes[slot]} for slot in placed],
+            )
+        except gcs.AWAY as error:
+            # Or a group with this name is about to end.
+            raise self._waits(printable(str(error))) from None
         self._starting = plan
-        return DefaultPlacementGroupHandle(handle)
+        return _Group(self._group, self)
+
+    def _waits(self, why: str) -> Waits:
+        self._idle = True
+        return Waits(f"{self._job.name}: {why}")
 
     def _nodes(self, plan: Plan) -> dict[slots.Slot, str] | None:
         """The Ray node of each slot. None if a server has no node now."""
-        alive = gcs.live_nodes()
-        nodes = {slot: gcs.server_node(server) for slot, server in plan.placed.items()}
-        found = {slot: node for slot, node in nodes.items() if node in alive and node is not None}
-        return found if len(found) == len(nodes) else None
+        try:
+            alive = gcs.live_nodes()
+            nodes = {server: gcs.server_node(server) for server in set(plan.placed.values())}
+        except gcs.AWAY as error:
+            log.debug("the control store is away: %s", error)
+            return None
+        found = {slot: node for slot, server in plan.placed.items() if (node := nodes[server]) in alive and node}
+        return found if len(found) == len(plan.placed) else None
+
+    def created(self, group: PlacementGroup) -> bool:
+        """Waits for a group. Returns False if it is gone, or if the plan isn't any more the one for which it is."""
+        while True:
+            with contextlib.suppress(*gcs.AWAY):
+                state = placement_group_table(group).get("state", "REMOVED")
+                if state == "CREATED":
+                    return True
+                if state == "REMOVED":
+                    return False
+            plan, begun = self._look(), self._starting
+            if not plan or not begun or plan.refused or plan.action != "run":
+                return False
+            if (plan.incarnation, plan.revision) != (begun.incarnation, begun.revision):
+                return False
+            time.sleep(_TICK)
 
     # What Ray Train tells
 
@@ -278,20 +373,25 @@ class Run:
         self._report_for(plan)
         if self._reporter:
             self._reporter.shape(len(placed), 0)
+        # What was trained after the last checkpoint is lost.
+        self._step = self._saved_step
         self._unmeasured, self._differs_since = True, None
         self._write("active")
 
     def left(self) -> None:
-        """All workers have ended, and their group is gone."""
-        running, self._running, self._starting = self._running, None, None
+        """All workers have ended. Their group goes, if it isn't gone."""
+        if self._group:
+            with contextlib.suppress(*gcs.AWAY):
+                remove_placement_group(self._group)
+        self._group = self._starting = None
+        running, leaving = self._running, self._leaving
+        self._running, self._leaving = None, False
         if not running:
             return
         self._idle_since = time.monotonic()
-        # What was trained since the last checkpoint is lost.
-        self._step = self._saved_step
         if self._reporter:
             self._reporter.interrupted()
-        todo = step(running, self._plan) if self._plan and not self._ended else Step(Kind.KEEP)
+        todo = step(running, self._plan) if self._plan and leaving else Step(Kind.KEEP)
         if self._plan and todo.kind in (Kind.REBUILD, Kind.RESIZE):
             # The same incarnation goes on in other slots.
             self._acknowledge(self._plan.revision, leaving=False)
@@ -306,14 +406,15 @@ class Run:
 
     def report(self, metrics: dict[str, Any], saved: bool) -> None:
         """All workers have reported. Each report is a step for Trainmaster."""
+        now = time.monotonic()
         self._step += 1
         if saved:
-            self._saved_step, self._saved_at = self._step, time.monotonic()
+            self._saved_step, self._saved_at = self._step, now
         if not self._reporter:
             return
         if self._unmeasured:
             self._unmeasured = False
-            self._reporter.restarted((time.monotonic() - self._idle_since) * 1000)
+            self._reporter.restarted((now - max(self._idle_since, self._allowed[1])) * 1000)
         epoch = _number(metrics.get("epoch"))
         self._reporter.report(
             Report(
@@ -337,8 +438,7 @@ class Run:
         if error is None:
             self._write("completed", "its training is over")
         else:
-            lines = str(error).strip().splitlines()
-            self._write("failed", printable(lines[0]) if lines else type(error).__name__)
+            self._write("failed", _last_line(error))
         self._jobs.close()
 
     # The plan
@@ -349,9 +449,17 @@ class Run:
             plan = gcs.plan(self._number)
             if plan and plan.shape[1]:
                 raise BadDocument("slots: the plan has parameter servers, but the job has none")
-        except (BadDocument, *gcs.AWAY) as error:
-            log.debug("%s: the plan can't be read, the last one stays in force: %s", self._job.name, error)
+            if plan and plan.shape[0] > self._job.worker.counts()[1]:
+                raise BadDocument(f"slots: the plan has {plan.shape[0]} workers, more than the job allows")
+            self._warned_unread = False
+        except gcs.AWAY as error:
+            log.debug("the control store is away: %s", error)
             plan = None
+        except BadDocument as fault:
+            if not self._warned_unread:
+                log.warning("%s: the plan can't be read, the last one stays in force: %s", self._job.name, fault)
+            self._warned_unread, plan = True, None
+        # A daemon with a lost store numbers its jobs from 1 again, so the plan can be another job's.
         if plan and plan.name in ("", self._job.name):
             self._plan = plan
         self._show()
@@ -404,13 +512,33 @@ class Run:
             log.warning("%s: the control store is away: %s", self._job.name, printable(str(error)))
 
 
+class _Group(DefaultPlacementGroupHandle):  # type: ignore[misc]
+    """A group that is waited for as long as the plan has it."""
+
+    def __init__(self, group: PlacementGroup, run: Run) -> None:
+        super().__init__(group)
+        self._run = run
+
+    def wait(self, timeout_seconds: float = 0) -> bool:
+        if not self._run.created(self.placement_group):
+            self._run.left()
+            raise self._run._waits("the plan has changed, or a group on its servers could not be made")
+        return True
+
+
+def _last_line(error: BaseException) -> str:
+    """What went wrong. Ray Train's own errors begin with a general sentence."""
+    cause = getattr(error, "controller_failure", error)
+    lines = [line for line in str(cause).splitlines() if line.strip()]
+    return printable(lines[-1].strip()) if lines else type(cause).__name__
+
+
 def _number(value: object) -> float | None:
     """A metric, if it is a finite number."""
-    convert: Callable[..., float] = float
     if isinstance(value, (bool, str, bytes)) or value is None:
         return None
     try:
-        number = convert(value)
-    except (TypeError, ValueError, OverflowError):
+        number = float(value)  # type: ignore[arg-type]
+    except Exception:  # of whatever type a script reports
         return None
     return number if math.isfinite(number) else None
