@@ -72,7 +72,8 @@ impl Callers {
     /// A job that was added may call no more.
     pub(crate) fn remove(&self, job: JobId, token: Option<[u8; 32]>) {
         let Some(token) = token else {
-            self.tokenless.fetch_sub(1, SeqCst);
+            // The table may have been cleared meanwhile.
+            let _ = self.tokenless.fetch_update(SeqCst, SeqCst, |jobs| jobs.checked_sub(1));
             return;
         };
         if let Entry::Occupied(mut jobs) = self.jobs.entry(token) {

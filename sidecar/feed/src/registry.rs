@@ -126,8 +126,9 @@ struct Names {
     ended: u64,
 }
 
-/// A thread that holds several locks took them in this order: names, a job, a tenant, a caller. A large assignment that
-/// is published delays no call for another job, apart from those in the same part of the table.
+/// A thread that holds several locks took them in this order: names, a job, a tenant, a caller. While a large
+/// assignment is published, calls for jobs in the same part of the table wait, and nothing else. The host sets, opens
+/// and closes from one task at a time.
 #[derive(Debug)]
 struct Shared {
     names: Mutex<Names>,
@@ -247,16 +248,18 @@ impl Feed {
 
     /// Enters an ended job, and forgets others for it. False if it is forgotten itself.
     fn end(&self, job: JobId, given: &JobAssignment) -> bool {
+        let was_over = self.0.jobs.get(&job).is_some_and(|entry| entry.given.standing == Standing::Over);
         let mut names = self.names();
         if names.active.get(&given.name) == Some(&job) {
             names.active.remove(&given.name);
         }
-        if self.0.jobs.get(&job).is_some_and(|entry| entry.given.standing == Standing::Over) {
+        if was_over {
             return true;
         }
         names.ended += 1;
         let ended = names.ended;
         let gone = names.over.insert(&given.cluster, &given.tenant, (ended, job));
+        drop(names);
         for (_, forgotten) in &gone {
             if let Some((_, entry)) = self.0.jobs.remove(forgotten) {
                 self.0.callers.remove(*forgotten, entry.given.token_hash);
@@ -351,11 +354,12 @@ impl Feed {
     }
 
     fn named(&self, job: &str) -> Option<(JobId, Option<[u8; 32]>)> {
-        let names = self.names();
-        let id = names.active.get(job).copied().or_else(|| job.parse().ok().map(JobId));
-        // An ended job keeps its name until a newer job takes it.
-        let is_its_name = |id: &JobId| self.0.jobs.get(id).is_some_and(|entry| entry.given.name == job);
-        let id = id.or_else(|| names.over.iter().rev().map(|(_, id)| id).find(is_its_name))?;
+        let named = self.names().active.get(job).copied();
+        let id = named.or_else(|| job.parse().ok().map(JobId)).or_else(|| {
+            // An ended job keeps its name until a newer job takes it.
+            let over: Vec<JobId> = self.names().over.iter().rev().map(|(_, id)| id).collect();
+            over.into_iter().find(|id| self.0.jobs.get(id).is_some_and(|entry| entry.given.name == job))
+        })?;
         let entry = self.0.jobs.get(&id)?;
         Some((id, entry.given.token_hash))
     }
@@ -414,6 +418,8 @@ impl Feed {
             }
             tenant.idle_watchers += 1;
         }
+        let unread = tenant.unread.clone();
+        drop(tenant);
         let stream = self.0.streams.fetch_add(1, Relaxed);
         let listens = !address.is_empty();
         if listens {
@@ -421,7 +427,7 @@ impl Feed {
             self.tell(job, &mut entry);
         }
         self.0.metrics.watchers.inc();
-        let (view, turn, unread) = (entry.view.subscribe(), entry.turn.clone(), tenant.unread.clone());
+        let (view, turn) = (entry.view.subscribe(), entry.turn.clone());
         Ok(Watcher { feed: self.clone(), job, slot, stream, view, idle, address, turn, unread })
     }
 
