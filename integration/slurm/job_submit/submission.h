@@ -96,7 +96,7 @@ bool trainmaster_is_ours(trainmaster_c_string comment,
 // Returns whether a comment has, or might have, a form that only Trainmaster may set.
 bool trainmaster_is_reserved(trainmaster_c_string comment);
 
-// Checks and holds a job. `held` is written if the job is held, `message` if it isn't.
+// Checks and holds a job. `held` is written if the job is held. `message` is empty if it is held or passes.
 enum trainmaster_slurm_outcome trainmaster_submit(const struct trainmaster_slurm_submission *job,
                                                   int64_t now,
                                                   const struct trainmaster_slurm_random *random,
