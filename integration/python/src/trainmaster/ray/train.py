@@ -37,7 +37,13 @@ from ray.train.v2._internal.execution.worker_group.placement_group_handle import
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 from ray.train.v2.api.config import ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
-from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 
 from ..channel import Jobs
 from ..errors import Refused, TrainmasterError
@@ -55,6 +61,8 @@ log = logging.getLogger("trainmaster")
 TESTED = ("2.60",)
 
 _TICK = 0.2
+# The controller hears nothing in these seconds of a wait for a group.
+_PLACING = 3.0
 # A change waits for the next checkpoint of a job that saves some, at most for the daemon's grace or so many seconds.
 _GRACE = 30.0
 # A running daemon plans within this time.
@@ -145,8 +153,6 @@ class Callback(ControllerCallback, WorkerGroupCallback, ReportCallback):  # type
         if found := differences():
             text = "; ".join(found)
             raise TrainmasterError(f"{text}; without RAY_TRAIN_CALLBACKS, Ray Train runs without Trainmaster")
-        # A node that ends is the plan's to leave. While Ray Train waits for the end, it would follow no plan.
-        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
         self._address = os.environ.get("TRAINMASTER_SERVER") or "localhost:7070"
         named = {key: os.environ.get(name) for key, name in _FILES.items()}
         self._files = {key: str(Path(path).expanduser().absolute()) for key, path in named.items() if path}
@@ -159,11 +165,15 @@ class Callback(ControllerCallback, WorkerGroupCallback, ReportCallback):  # type
         self.__dict__.update(state)
         # Only the controller gets a copy, before it begins. Its policy would ask the autoscaler for the most workers.
         ScalingPolicy.after_controller_start = lambda policy, train_run_context: None
+        # A node that ends is the plan's to leave. While Ray Train waits for the end, it would follow no plan.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
 
     def _jobs(self) -> Jobs:
         return Jobs(self._address, **self._files)
 
     def after_controller_start(self, train_run_context: Any) -> None:
+        if getattr(train_run_context.backend_config.backend_cls, "has_replica_groups", False):
+            raise TrainmasterError("torchft: it replaces workers in their places, but the plan says where they are")
         job = job_of(train_run_context.get_run_config().name, train_run_context.scaling_config)
         self._run = Run(self._jobs(), job)
         self._run.take_over()
@@ -185,6 +195,8 @@ class Callback(ControllerCallback, WorkerGroupCallback, ReportCallback):  # type
 
     def after_controller_finish(self, result: Any) -> None:
         if self._run:
+            # Ray Train knows nothing of workers that it failed to start.
+            self._run.left()
             self._run.end(result.error)
 
     def before_controller_abort(self) -> None:
@@ -310,23 +322,30 @@ class Run:
 
         Raises `Waits` if the plan has other workers, or none. Ray Train asks again then.
         """
+        plan = self._look()
+        if self._group and not self._running and plan and self._begins(plan):
+            return _Group(self._group, self)
         # Workers that failed at their start can have left a group.
         self.left()
-        plan = self._look()
+        if self._group:
+            raise self._waits("its last group can't be removed yet")
         nodes = self._nodes(plan) if plan and step(None, plan).kind is Kind.START else None
         if plan is None or nodes is None or len(nodes) != workers:
             raise self._waits("the plan has other workers")
         if self._allowed[0] != plan.incarnation:
             self._allowed = (plan.incarnation, time.monotonic())
         placed = slots.ordered(plan.placed)
+        name = slots.group_name(self._number, plan.incarnation, plan.revision, placed)
         try:
             self._group = placement_group(
                 [resources] * workers,
-                name=slots.group_name(self._number, plan.incarnation, plan.revision, placed),
+                name=name,
                 bundle_label_selector=[{"ray.io/node-id": nodes[slot]} for slot in placed],
             )
         except gcs.AWAY as error:
-            # Or a group with this name is about to end.
+            # Or there is a group with this name, from a call whose answer was lost.
+            with contextlib.suppress(ValueError, *gcs.AWAY):
+                remove_placement_group(get_placement_group(name))
             raise self._waits(printable(str(error))) from None
         self._starting = plan
         return _Group(self._group, self)
@@ -346,20 +365,30 @@ class Run:
         found = {slot: node for slot, server in plan.placed.items() if (node := nodes[server]) in alive and node}
         return found if len(found) == len(plan.placed) else None
 
-    def created(self, group: PlacementGroup) -> bool:
-        """Waits for a group. Returns False if it is gone, or if the plan isn't any more the one for which it is."""
+    def _begins(self, plan: Plan) -> bool:
+        """Whether the last group is this plan's."""
+        begun = self._starting
+        same = begun and (plan.incarnation, plan.revision) == (begun.incarnation, begun.revision)
+        return bool(same) and plan.action == "run" and not plan.refused
+
+    def wait(self, group: PlacementGroup) -> None:
+        """Waits a moment for a group. Raises `Waits` if it isn't there: Ray Train asks again, and may be ended between.
+
+        A group that is gone, or not the plan's any more, is given up.
+        """
+        limit = time.monotonic() + _PLACING
         while True:
+            state = "PENDING"
             with contextlib.suppress(*gcs.AWAY):
                 state = placement_group_table(group).get("state", "REMOVED")
-                if state == "CREATED":
-                    return True
-                if state == "REMOVED":
-                    return False
-            plan, begun = self._look(), self._starting
-            if not plan or not begun or plan.refused or plan.action != "run":
-                return False
-            if (plan.incarnation, plan.revision) != (begun.incarnation, begun.revision):
-                return False
+            if state == "CREATED":
+                return
+            plan = self._look()
+            if state == "REMOVED" or not plan or not self._begins(plan):
+                self.left()
+                raise self._waits("the plan has changed, or a group on its servers could not be made")
+            if time.monotonic() > limit:
+                raise self._waits("a group on the plan's servers isn't there yet")
             time.sleep(_TICK)
 
     # What Ray Train tells
@@ -381,9 +410,12 @@ class Run:
     def left(self) -> None:
         """All workers have ended. Their group goes, if it isn't gone."""
         if self._group:
-            with contextlib.suppress(*gcs.AWAY):
+            try:
                 remove_placement_group(self._group)
-        self._group = self._starting = None
+                self._group = None
+            except gcs.AWAY as error:
+                log.debug("the control store is away: %s", error)
+        self._starting = None
         running, leaving = self._running, self._leaving
         self._running, self._leaving = None, False
         if not running:
@@ -513,16 +545,14 @@ class Run:
 
 
 class _Group(DefaultPlacementGroupHandle):  # type: ignore[misc]
-    """A group that is waited for as long as the plan has it."""
+    """A group that is waited for in short turns, as long as the plan has it."""
 
     def __init__(self, group: PlacementGroup, run: Run) -> None:
         super().__init__(group)
         self._run = run
 
     def wait(self, timeout_seconds: float = 0) -> bool:
-        if not self._run.created(self.placement_group):
-            self._run.left()
-            raise self._run._waits("the plan has changed, or a group on its servers could not be made")
+        self._run.wait(self.placement_group)
         return True
 
 
