@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, get_checkpoint, report
 from ray.train.torch import TorchConfig, TorchTrainer
 
-EPOCHS, EXAMPLES, BATCH = 120, 120, 12
+EPOCHS, EXAMPLES, BATCH = 40, 120, 12
 
 
 def train(config: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ def train(config: dict[str, Any]) -> None:
             optimizer.step()
             seen += new
             if not (folder / "hurry").exists():
-                time.sleep(0.2)
+                time.sleep(0.5)
         metrics = {"loss": loss.item(), "epoch": epoch}
         if rank or not config["saves"]:
             report(metrics)

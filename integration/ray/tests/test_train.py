@@ -49,6 +49,8 @@ class Script:
             "TRAINMASTER_SERVER": daemon.address,
             "TRAINMASTER_TOKEN_FILE": str(daemon.token_file),
             "OMP_NUM_THREADS": "1",
+            # How often the controller takes reports, which block the script.
+            "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
         }
         try:
             self.process = cluster.run(SCRIPT, cluster.address, str(folder), workers, *saves)
