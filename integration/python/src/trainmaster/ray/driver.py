@@ -25,7 +25,7 @@ from .context import Assignment, Peer
 from .document import BadDocument
 from .groups import Group
 from .hosts import RoundEnd, ServerHost, WorkerHost
-from .plan import Kind, Plan, Running, step
+from .plan import Kind, Plan, Running, job_document, step
 from .slots import Slot
 
 log = logging.getLogger("trainmaster")
@@ -574,22 +574,16 @@ class Driver:
             self._on_change(change)
 
     def _document(self, phase: Phase, message: str = "") -> None:
-        running = self._running
-        document = {
-            "v": 1,
-            "name": self._job.name,
-            "driver": gcs.driver_id(),
-            "on_driver_death": self._settings.on_driver_death,
-            "phase": phase,
-            "message": message,
-            "running": {
-                "incarnation": running.incarnation if running else self._reported,
-                "revision": running.revision if running else 0,
-                "slots": slots.write(running.placed) if running else "",
-            },
-            "refused": vars(self._refusal) if self._refusal else None,
-        }
-        self._pending_document = document
+        self._pending_document = job_document(
+            self._job.name,
+            gcs.driver_id(),
+            phase,
+            message,
+            self._running,
+            self._reported,
+            on_driver_death=self._settings.on_driver_death,
+            refused=vars(self._refusal) if self._refusal else None,
+        )
         self._write()
 
     def _give_back(self, groups: Iterable[Group]) -> None:

@@ -1,4 +1,4 @@
-"""The adapter's plan for a job, and the next step of a running job towards it. Pure."""
+"""The adapter's plan for a job, the next step of a running job towards it, and the answer to it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ..text import is_name, printable
 from .document import BadDocument, brief, decode, is_count
-from .slots import Slot
+from .slots import Slot, write
 
 VERSION = 1
 # The maximum of bytes of a plan.
@@ -70,6 +70,34 @@ class Running:
     revision: int
     placed: Mapping[Slot, str]
     groups: Collection[tuple[Slot, ...]]
+
+
+def job_document(
+    name: str,
+    driver: str,
+    phase: str,
+    message: str,
+    running: Running | None,
+    incarnation: int,
+    *,
+    on_driver_death: str = "cancel",
+    refused: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The document `job/<number>`, for the adapter. `incarnation` is the last one that ran, if nothing runs."""
+    return {
+        "v": VERSION,
+        "name": name,
+        "driver": driver,
+        "on_driver_death": on_driver_death,
+        "phase": phase,
+        "message": message,
+        "running": {
+            "incarnation": running.incarnation if running else incarnation,
+            "revision": running.revision if running else 0,
+            "slots": write(running.placed) if running else "",
+        },
+        "refused": refused,
+    }
 
 
 def _text(document: Mapping[str, Any], key: str) -> str:

@@ -54,7 +54,7 @@ from ..tally import Report
 from ..text import printable
 from . import gcs, slots
 from .document import BadDocument
-from .plan import Kind, Plan, Running, Step, step
+from .plan import Kind, Plan, Running, Step, job_document, step
 
 log = logging.getLogger("trainmaster")
 
@@ -523,21 +523,7 @@ class Run:
 
     def _write(self, phase: str, message: str = "") -> None:
         """Writes the job's document for the adapter. A failure is repaired by the next one."""
-        running = self._running
-        document = {
-            "v": 1,
-            "name": self._job.name,
-            "driver": gcs.driver_id(),
-            "on_driver_death": "cancel",
-            "phase": phase,
-            "message": message,
-            "running": {
-                "incarnation": running.incarnation if running else self._reported,
-                "revision": running.revision if running else 0,
-                "slots": slots.write(running.placed) if running else "",
-            },
-            "refused": None,
-        }
+        document = job_document(self._job.name, gcs.driver_id(), phase, message, self._running, self._reported)
         try:
             gcs.put_job_document(self._number, document)
         except gcs.AWAY as error:
