@@ -140,7 +140,7 @@ impl CHeld {
 /// 16 random bytes.
 #[repr(C)]
 #[derive(Debug)]
-#[allow(missing_docs)]
+#[allow(missing_docs)] // the struct says it
 pub struct CRandom {
     pub bytes: [u8; 16],
 }
