@@ -11,7 +11,8 @@ import pytest
 from trainmaster.testing import daemon_binary
 
 #: `make test-all` runs these, which take minutes or need libraries that it installs.
-collect_ignore = [] if os.environ.get("TRAINMASTER_RELEASES") == "all" else ["test_managers.py", "test_deepspeed.py"]
+LONG = ["test_curves.py", "test_deepspeed.py", "test_managers.py"]
+collect_ignore = [] if os.environ.get("TRAINMASTER_RELEASES") == "all" else LONG
 ROOT = Path(__file__).resolve().parents[3]
 os.environ.setdefault("TRAINMASTER_BIN", str(ROOT / "target/debug/trainmaster"))
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,26 @@ from .conftest import Run, forget
 from .local_cluster import Cluster, parent_of
 
 PYTHON = Path(__file__).resolve().parents[2] / "python"
-EPOCHS, EXAMPLES, STEPS = 20, 500, 420
+EPOCHS, BATCH = 20, 24
+#: The loops of libraries, and what they need. `make test-all` runs those whose library it has installed.
+NEEDS = {"plain": "torch", "fsdp": "torch", "hf": "transformers", "lightning": "lightning", "deepspeed": "deepspeed"}
+STACKS = [stack for stack, library in NEEDS.items() if find_spec(library)]
+#: The numbers of their examples: some train whole batches only.
+EXAMPLES = dict.fromkeys(STACKS, 500) | {"hf": 504, "deepspeed": 504}
 #: How a worker's actor ends. `make test-all` tries all.
-ENDS = ["worker", "cancel", "driver"][: None if os.environ.get("TRAINMASTER_RELEASES") == "all" else 1]
+ENDS = ["worker", "cancel", "driver"]
+if os.environ.get("TRAINMASTER_RELEASES") != "all":
+    del STACKS[1:], ENDS[1:]
 #: A driver as a user has it. `processes` is for GPUs that are none.
 DRIVER = """
 import json, sys
 from trainmaster import Job, Role
 from trainmaster.ray import Torchrun, connect
 
-address, token_file, folder, script, path = sys.argv[1:]
+address, token_file, folder, script, path, examples = sys.argv[1:]
 role = Role(cpu=0.5, gpu=1, min=1, max=3, requested=1)
-job = Job("net", worker=role, mode="allreduce", batch=24, examples=500, convergence={"delta": 0.0, "max_epochs": 20})
+end = {"delta": 0.0, "max_epochs": 20}
+job = Job("net", worker=role, mode="allreduce", batch=24, examples=int(examples), convergence=end)
 worker = Torchrun(script, processes=1, folder=folder, env={"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PACE": "2"})
 with connect(address, token_file=token_file, checkpoint_dir=folder + "/trainmaster") as tm:
     result = tm.fit(job, worker=worker)
@@ -81,20 +90,28 @@ def of_job(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.cluster
-def test_a_script_grows_when_another_job_ends_and_trains_each_example_once(
-    cluster: Cluster, daemon: Daemon, tmp_path: Path
-) -> None:
-    net = tmp_path / "net"
+def start(cluster: Cluster, daemon: Daemon, folder: Path, stack: str = "plain") -> subprocess.Popen[bytes]:
+    """A driver whose job trains in the folder `net`."""
+    net = folder / "net"
     net.mkdir()
-    script = PYTHON / "tests/stacks/train_plain.py"
+    (folder / "driver.py").write_text(DRIVER)
+    script = PYTHON / f"tests/stacks/train_{stack}.py"
     path = os.pathsep.join([str(PYTHON), cluster.env["PYTHONPATH"]])
+    arguments = [daemon.address, str(daemon.token_file), str(net), str(script), path, str(EXAMPLES[stack])]
+    return cluster.run(folder / "driver.py", *arguments)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_script_grows_when_another_job_ends_and_trains_each_example_once(
+    cluster: Cluster, daemon: Daemon, tmp_path: Path, stack: str
+) -> None:
+    net, examples = tmp_path / "net", EXAMPLES[stack]
+    steps = -(-examples // BATCH) * EPOCHS
     other = Run(cluster, daemon, tmp_path, "other", epochs=10, seconds=40.0, workers=(5, 5, 5), gpu=1)
     with contextlib.closing(daemon.jobs()) as jobs:
         wait_for("the other job", lambda: (status := jobs.find("other")) and status.step)
-    (tmp_path / "driver.py").write_text(DRIVER)
-    arguments = [daemon.address, str(daemon.token_file), str(net), str(script), path]
-    driver = cluster.run(tmp_path / "driver.py", *arguments)
+    driver = start(cluster, daemon, tmp_path, stack)
 
     def trains(*sizes: int) -> None:
         wait_for(f"{sizes}", lambda: begun(net) == list(sizes) or driver.poll() is not None)
@@ -113,26 +130,21 @@ def test_a_script_grows_when_another_job_ends_and_trains_each_example_once(
     trains(1, 3, 1, 3)
     (net / "hurry").touch()
     assert driver.wait(PATIENCE) == 0
-    assert (net / "complete").read_text() == str(STEPS)
-    assert Counter(trained(net)) == dict.fromkeys(range(EXAMPLES), EPOCHS)
+    assert (net / "complete").read_text() == str(steps)
+    assert Counter(trained(net)) == dict.fromkeys(range(examples), EPOCHS)
     wait_for("the end of all processes", lambda: not of_job(net))
     with contextlib.closing(daemon.jobs()) as jobs:
         status = jobs.find("net")
     assert status
-    assert (status.state, status.step, status.epoch) == ("completed", STEPS, EPOCHS)
+    assert (status.state, status.step, status.epoch) == ("completed", steps, EPOCHS)
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("how", ENDS)
 def test_no_process_survives_its_actor(cluster: Cluster, daemon: Daemon, tmp_path: Path, how: str) -> None:
     net = tmp_path / "net"
-    net.mkdir()
-    (tmp_path / "driver.py").write_text(DRIVER)
     # Its processes ask when to stop, and so survive SIGTERM.
-    script = PYTHON / "tests/stacks/train_plain.py"
-    path = os.pathsep.join([str(PYTHON), cluster.env["PYTHONPATH"]])
-    arguments = [daemon.address, str(daemon.token_file), str(net), str(script), path]
-    driver = cluster.run(tmp_path / "driver.py", *arguments)
+    driver = start(cluster, daemon, tmp_path)
     wait_for("three ranks", lambda: begun(net)[-1:] == [3])
     wait_for("steps", lambda: len(trained(net)) > 72)
     before, starts = set(of_job(net)), len(begun(net))

@@ -1,0 +1,130 @@
+"""The loss of jobs that grow, shrink and lose a process, beside undisturbed trainings, on each manager."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from trainmaster.testing import PATIENCE, wait_for
+
+pytest.importorskip("torch")
+
+from .managers import ENV, Local, Manager, Slurm, Yarn, torchrun
+from .stacks.common import BATCH
+from .stacks.models import EXAMPLES, MODELS
+from .test_stacks import HERE, STACKS, worlds
+
+SCRIPT = HERE / "stacks/train_model.py"
+EPOCH = EXAMPLES // BATCH
+SEEDS = range(3)
+WRAPPERS = ["ddp", "fsdp"] if "fsdp" in STACKS else ["ddp"]
+CASES = [("gpt", wrapper) for wrapper in WRAPPERS] + [("resnet18", "ddp")]
+
+
+def losses(folder: Path) -> list[float]:
+    """The loss of each step. Of a step that was repeated after a failure, the last one."""
+    lines = (folder / "losses").read_text().splitlines() if (folder / "losses").exists() else []
+    found = {int(step): float(loss) for step, loss in map(str.split, lines)}
+    assert sorted(found) == list(range(1, len(found) + 1)), f"steps of {folder} are missing"
+    return [found[step] for step in sorted(found)]
+
+
+def curve(folder: Path) -> list[float]:
+    """The mean loss of each epoch."""
+    steps = losses(folder)
+    return [sum(steps[at : at + EPOCH]) / EPOCH for at in range(0, len(steps), EPOCH)]
+
+
+@cache
+def undisturbed(folder: Path, model: str) -> list[list[float]]:
+    """The curves of trainings by one process with PyTorch's own rendezvous, one for each seed."""
+    runs = []
+    for seed in SEEDS:
+        here = folder / f"{model}-{seed}"
+        here.mkdir()
+        (here / "hurry").touch()
+        command = [
+            str(Path(sys.executable).with_name("torchrun")),
+            "--standalone",
+            str(SCRIPT),
+            model,
+            "ddp",
+            str(seed),
+        ]
+        runs.append((here, subprocess.Popen(command, cwd=here, env={**os.environ, **ENV})))
+    for _, process in runs:
+        assert process.wait(PATIENCE) == 0
+    return [curve(here) for here, _ in runs]
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("alone")
+
+
+def process_of(folder: Path, rank: int) -> int:
+    """The training process of a rank."""
+    for entry in Path("/proc").iterdir():
+        try:
+            command, variables = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes().split(b"\0")
+            trains = SCRIPT.name.encode() in command and f"RANK={rank}".encode() in variables
+            if trains and (entry / "cwd").readlink() == folder:
+                return int(entry.name)
+        except OSError:
+            continue
+    return 0
+
+
+@pytest.mark.parametrize(("model", "wrapper"), CASES)
+@pytest.mark.parametrize("manager", [Local, Slurm, Yarn])
+def test_the_loss_is_as_near_as_that_of_another_seed(
+    binary: str, tmp_path: Path, alone: Path, manager: type[Manager], model: str, wrapper: str
+) -> None:
+    net = tmp_path / "net"
+    net.mkdir()
+    with manager(tmp_path / "manager") as site:
+
+        def other(name: str) -> Path:
+            """Submits a job of two workers, which ends once the file is there."""
+            end = tmp_path / f"{name}.end"
+            site.submit(name, tmp_path, f"sh -c 'until [ -e {end} ]; do sleep 0.2; done'", 2, 2)
+            return end
+
+        def trains(size: int, restarts: int) -> None:
+            wait_for(f"{size} ranks", lambda: len(worlds(net)) > restarts and worlds(net)[-1] == size)
+            before = len(losses(net))
+            wait_for("steps", lambda: len(losses(net)) > before + 3)
+
+        try:
+            first = other("first")
+            wait_for("the first job", lambda: site.state("first") == "running")
+            site.submit("net", net, f"{torchrun(SCRIPT)} {model} {wrapper} 0", 1, 3)
+            trains(1, 0)
+            first.touch()
+            trains(3, 1)
+            site.crash()
+            started = len(worlds(net))
+            victim = wait_for("a process to kill", lambda: process_of(net, 1))
+            os.kill(victim, signal.SIGKILL)
+            trains(3, started)
+            second = other("second")
+            trains(1, 3)
+            second.touch()
+            trains(3, 4)
+            (net / "hurry").touch()
+            wait_for("the end", lambda: site.state("net") == "completed")
+        except (TimeoutError, AssertionError) as error:
+            raise AssertionError(f"{error}; worlds {worlds(net)}\n{site.logs()}") from None
+    _, _, _, epochs = MODELS[model]
+    assert (net / "complete").read_text() == str(epochs * EPOCH)
+    found, others = curve(net), undisturbed(alone, model)
+    for epoch, (loss, known) in enumerate(zip(found, zip(*others, strict=True), strict=True)):
+        nearest, spread = min(abs(loss - other) for other in known), max(known) - min(known)
+        assert nearest <= spread, f"epoch {epoch}: {loss} beside {known}"
+    print(f"{manager.__name__}, {model}, {wrapper}: worlds {worlds(net)}, {found} beside {others}")
