@@ -11,6 +11,11 @@ from torch.utils.data import Dataset, TensorDataset
 EXAMPLES = 480
 
 
+def norm(channels: int) -> nn.Module:
+    """Of each example alone. `BatchNorm2d` takes those of one process, so that the number of processes counts."""
+    return nn.GroupNorm(32, channels)
+
+
 class Block(nn.Module):
     """Two convolutions and a shortcut."""
 
@@ -18,25 +23,25 @@ class Block(nn.Module):
         super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(before, after, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(after),
+            norm(after),
             nn.ReLU(),
             nn.Conv2d(after, after, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(after),
+            norm(after),
         )
         self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or before != after:
-            self.shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+            self.shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.body(x) + self.shortcut(x))
 
 
 class ResNet18(nn.Module):
-    """He et al., CVPR'16, with the stem for small images. 11.2 million parameters."""
+    """He et al., CVPR'16, with the stem for small images and group normalisation. 11.2 million parameters."""
 
     def __init__(self) -> None:
         super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+        layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), norm(64), nn.ReLU()]
         for before, after, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
             layers += [Block(before, after, stride), Block(after, after, 1)]
         self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
@@ -67,7 +72,7 @@ def images() -> Dataset[tuple[Tensor, ...]]:
     generator = torch.Generator().manual_seed(1)
     classes = torch.arange(EXAMPLES) % 10
     patterns = torch.randn(10, 3, 16, 16, generator=generator)
-    return TensorDataset(patterns[classes] + 4 * torch.randn(EXAMPLES, 3, 16, 16, generator=generator), classes)
+    return TensorDataset(patterns[classes] + 2 * torch.randn(EXAMPLES, 3, 16, 16, generator=generator), classes)
 
 
 def texts() -> Dataset[tuple[Tensor, ...]]:
@@ -82,4 +87,4 @@ def texts() -> Dataset[tuple[Tensor, ...]]:
 
 
 #: Each model with its data, its learning rate, and the epochs that it is trained.
-MODELS = {"resnet18": (ResNet18, images, 0.02, 6), "gpt": (GPT, texts, 0.3, 10)}
+MODELS = {"resnet18": (ResNet18, images, 0.002, 6), "gpt": (GPT, texts, 0.3, 10)}
