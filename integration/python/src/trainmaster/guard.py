@@ -11,68 +11,56 @@ import contextlib
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable
 
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-class Relay:
-    """Passes SIGTERM on, also one that came before there was anybody to pass it to."""
-
-    def __init__(self) -> None:
-        self._told = False
-        self._end: Callable[[], None] | None = None
-        signal.signal(signal.SIGTERM, self._handle)
-
-    def _handle(self, *_: object) -> None:
-        self._told = True
-        self._pass_on()
-
-    def to(self, end: Callable[[], None]) -> None:
-        self._end = end
-        if self._told:
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        # It may have ended just now.
-        with contextlib.suppress(ProcessLookupError):
-            if self._end:
-                self._end()
+#: `sigwait` alone takes them. A handler in Python could run too late: a signal just before a wait for a child doesn't
+#: interrupt it.
+_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
 def main() -> None:
-    # A new process forgets signals that Python has noticed but not handled yet, but none that wait in the kernel.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    relay = Relay()
-    pid = os.fork()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    if pid:
-        relay.to(lambda: os.kill(pid, signal.SIGTERM))
-        _, status = os.waitpid(pid, 0)
-        os._exit(_code(os.waitstatus_to_exitcode(status)))
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    if pid := os.fork():
+        os._exit(_wait(pid))
     os.setsid()
     # Processes whose parents have ended become children of this one.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-    relay.to(command.terminate)
+    command = os.posix_spawnp(
+        sys.argv[1],
+        sys.argv[1:],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+        setsigmask=[],
+        # Python ignores these.
+        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+    )
 
     def watch() -> None:
         while os.read(0, 1):
             pass
-        command.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(command, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
-    code = command.wait()
+    code = _wait(command)
     _end_rest()
-    os._exit(_code(code))
+    os._exit(code)
 
 
-def _code(code: int) -> int:
-    """As a shell says it: 128 and the number of a signal."""
-    return code if code >= 0 else 128 - code
+def _wait(pid: int) -> int:
+    """Passes SIGTERM on to a child until that has ended. Returns its code as a shell says it: 128 and the number of a
+    signal.
+    """
+    while True:
+        if signal.sigwait(_SIGNALS) == signal.SIGTERM:
+            os.kill(pid, signal.SIGTERM)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
 
 
 def _end_rest() -> None:
