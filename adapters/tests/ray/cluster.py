@@ -22,7 +22,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 STORE = 80 * 2**20
 TRIES = 6
-# All clusters of this machine start one raylet at a time: those of Ray's own tests lock this file, too.
+# All clusters of this checkout start one raylet at a time: those of Ray's own tests lock this file, too.
 TURN = pathlib.Path(__file__).parents[3] / "integration/ray/tests/local_cluster.py"
 # Seconds for a raylet's start. Ray gives it 30, which is too short on a busy machine.
 PATIENCE = 600

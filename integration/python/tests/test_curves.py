@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -44,23 +43,24 @@ def curve(folder: Path) -> list[float]:
 @cache
 def undisturbed(folder: Path, model: str) -> list[list[float]]:
     """The curves of trainings by one process with PyTorch's own rendezvous, one for each seed."""
+    folders = [folder / f"{model}-{seed}" for seed in SEEDS]
     runs = []
-    for seed in SEEDS:
-        here = folder / f"{model}-{seed}"
-        here.mkdir()
-        (here / "hurry").touch()
-        command = [
-            str(Path(sys.executable).with_name("torchrun")),
-            "--standalone",
-            str(SCRIPT),
-            model,
-            "ddp",
-            str(seed),
-        ]
-        runs.append((here, subprocess.Popen(command, cwd=here, env={**os.environ, **ENV})))
-    for _, process in runs:
-        assert process.wait(PATIENCE) == 0
-    return [curve(here) for here, _ in runs]
+    try:
+        for seed, here in enumerate(folders):
+            here.mkdir(exist_ok=True)
+            (here / "hurry").touch()
+            command = [*torchrun(SCRIPT).split(), model, "ddp", str(seed)]
+            command.insert(1, "--standalone")
+            with (here / "log").open("wb") as log:
+                environment = {**os.environ, **ENV}
+                runs.append(subprocess.Popen(command, cwd=here, env=environment, stdout=log, stderr=log))
+        for here, run in zip(folders, runs, strict=True):
+            assert run.wait(PATIENCE) == 0, (here / "log").read_text()
+    finally:
+        for run in runs:
+            run.terminate()
+            run.wait()
+    return [curve(here) for here in folders]
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +83,7 @@ def process_of(folder: Path, rank: int) -> int:
 
 @pytest.mark.parametrize(("model", "wrapper"), CASES)
 @pytest.mark.parametrize("manager", [Local, Slurm, Yarn])
-def test_the_loss_is_as_near_as_that_of_another_seed(
+def test_the_loss_is_that_of_an_undisturbed_training(
     binary: str, tmp_path: Path, alone: Path, manager: type[Manager], model: str, wrapper: str
 ) -> None:
     net = tmp_path / "net"
@@ -124,7 +124,8 @@ def test_the_loss_is_as_near_as_that_of_another_seed(
     _, _, _, epochs = MODELS[model]
     assert (net / "complete").read_text() == str(epochs * EPOCH)
     found, others = curve(net), undisturbed(alone, model)
-    for epoch, (loss, known) in enumerate(zip(found, zip(*others, strict=True), strict=True)):
-        nearest, spread = min(abs(loss - other) for other in known), max(known) - min(known)
-        assert nearest <= spread, f"epoch {epoch}: {loss} beside {known}"
-    print(f"{manager.__name__}, {model}, {wrapper}: worlds {worlds(net)}, {found} beside {others}")
+    apart = [max(known) - min(known) for known in zip(*others, strict=True)]
+    # That of the same seed. Sums in another order round differently, which grows from step to step.
+    differences = [abs(loss - same) for loss, same in zip(found, others[0], strict=True)]
+    assert max(differences) <= max(apart) / 5, f"{found} beside {others}"
+    print(f"{manager.__name__}, {model}, {wrapper}: {max(differences):.4f}, between seeds {max(apart):.4f}")

@@ -27,8 +27,8 @@ SOURCES = str(Path(__file__).resolve().parents[2] / "python/src")
 _OBJECT_STORE = 80 << 20
 # A raylet ends if one of its two agents takes longer than 15 s to start, which a busy machine can cause.
 _TRIES = 8
-# Ray waits 30 s for a raylet's registration.
-_START = {"RAY_raylet_start_wait_time_s": "600"}
+# Ray waits 30 s for a raylet's registration. Shorter than a test's patience, so that there is another try.
+_START = {"RAY_raylet_start_wait_time_s": "240"}
 NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
 _MARK = "TRAINMASTER_TEST_CLUSTER"
 _SCHEDULER = """
@@ -60,18 +60,23 @@ def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.
         with _turn(), log.open("wb") as out:
             process = subprocess.Popen(command, env={**env, **_START}, stdout=out, stderr=out, start_new_session=True)
             _prefer(process, -10)
-            if wait_for(f"the raylet of {log}", partial(_started, process, log)) == "yes":
+            started = False
+            try:
+                started = wait_for(f"the raylet of {log}", partial(_started, process, log)) == "yes"
+            finally:
+                if not started:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            if started:
                 _prefer(process, 0)
                 return process
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
     raise RuntimeError(f"ray start ended:\n{log.read_text()}")
 
 
 @contextlib.contextmanager
 def _turn() -> Iterator[None]:
-    """One raylet starts at a time on this machine, for two reasons: several share the processors, so that each takes
+    """One raylet of this checkout starts at a time, for two reasons: several share the processors, so that each takes
     longer than Ray allows; and a raylet looks for a free socket name before it creates the socket.
     """
     with Path(__file__).open() as file:

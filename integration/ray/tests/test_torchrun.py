@@ -32,11 +32,14 @@ from .local_cluster import Cluster, parent_of
 
 PYTHON = Path(__file__).resolve().parents[2] / "python"
 EPOCHS, BATCH = 20, 24
-#: The loops of libraries, and what they need. `make test-all` runs those whose library it has installed.
+#: The loops of libraries, and what they need. `make test` runs the first, `make test-all` all.
 NEEDS = {"plain": "torch", "fsdp": "torch", "hf": "transformers", "lightning": "lightning", "deepspeed": "deepspeed"}
-STACKS = [stack for stack, library in NEEDS.items() if find_spec(library)]
+STACKS = [
+    pytest.param(stack, marks=pytest.mark.skipif(not find_spec(library), reason=f"needs {library}"))
+    for stack, library in NEEDS.items()
+]
 #: The numbers of their examples: some train whole batches only.
-EXAMPLES = dict.fromkeys(STACKS, 500) | {"hf": 504, "deepspeed": 504}
+EXAMPLES = dict.fromkeys(NEEDS, 500) | {"hf": 504, "deepspeed": 504}
 #: How a worker's actor ends. `make test-all` tries all.
 ENDS = ["worker", "cancel", "driver"]
 if os.environ.get("TRAINMASTER_RELEASES") != "all":

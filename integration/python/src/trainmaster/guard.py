@@ -38,11 +38,14 @@ def main() -> None:
         setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
     )
 
+    # Unlike its number, it is never another process's.
+    handle = os.pidfd_open(command)
+
     def watch() -> None:
         while os.read(0, 1):
             pass
         with contextlib.suppress(ProcessLookupError):
-            os.kill(command, signal.SIGKILL)
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
     code = _wait(command)

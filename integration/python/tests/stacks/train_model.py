@@ -54,7 +54,7 @@ def train() -> bool:
             with Path("losses").open("a") as file:
                 file.write(f"{sampler.step} {mean.item()}\n")
         if not Path("hurry").exists():
-            time.sleep(float(os.environ.get("PACE", "1")))
+            time.sleep(float(os.environ.get("PACE", "2")))
         if trainmaster.should_stop():
             checkpoint.save()
             return False
