@@ -57,6 +57,12 @@ class Manager(ABC):
     def submit(self, name: str, folder: Path, command: str, least: int, most: int) -> None:
         """Submits a job of all-reduce whose workers run the command in the folder."""
 
+    def occupy(self, name: str, folder: Path) -> Path:
+        """Submits a job of two workers, which ends once the returned file is there."""
+        end = folder / f"{name}.end"
+        self.submit(name, folder, f"sh -c 'until [ -e {end} ]; do sleep 0.2; done'", 2, 2)
+        return end
+
     @abstractmethod
     def state(self, name: str) -> str:
         """`completed` once a job is complete."""

@@ -90,19 +90,13 @@ def test_the_loss_is_that_of_an_undisturbed_training(
     net.mkdir()
     with manager(tmp_path / "manager") as site:
 
-        def other(name: str) -> Path:
-            """Submits a job of two workers, which ends once the file is there."""
-            end = tmp_path / f"{name}.end"
-            site.submit(name, tmp_path, f"sh -c 'until [ -e {end} ]; do sleep 0.2; done'", 2, 2)
-            return end
-
         def trains(size: int, restarts: int) -> None:
             wait_for(f"{size} ranks", lambda: len(worlds(net)) > restarts and worlds(net)[-1] == size)
             before = len(losses(net))
             wait_for("steps", lambda: len(losses(net)) > before + 3)
 
         try:
-            first = other("first")
+            first = site.occupy("first", tmp_path)
             wait_for("the first job", lambda: site.state("first") == "running")
             site.submit("net", net, f"{torchrun(SCRIPT)} {model} {wrapper} 0", 1, 3)
             trains(1, 0)
@@ -113,7 +107,7 @@ def test_the_loss_is_that_of_an_undisturbed_training(
             victim = wait_for("a process to kill", lambda: process_of(net, 1))
             os.kill(victim, signal.SIGKILL)
             trains(3, started)
-            second = other("second")
+            second = site.occupy("second", tmp_path)
             trains(1, 3)
             second.touch()
             trains(3, 4)

@@ -26,26 +26,20 @@ def test_each_example_is_trained_once_an_epoch(binary: str, tmp_path: Path, mana
     net.mkdir()
     with manager(tmp_path / "manager") as site:
 
-        def other(name: str) -> Path:
-            """Submits a job of two workers, which ends once the file is there."""
-            end = tmp_path / f"{name}.end"
-            site.submit(name, tmp_path, f"sh -c 'until [ -e {end} ]; do sleep 0.2; done'", 2, 2)
-            return end
-
         def trains(*sizes: int) -> None:
             wait_for(f"ranks of {sizes}", lambda: worlds(net) == list(sizes))
             before = trained(net)
             wait_for("steps", lambda: trained(net) > before + 3 * BATCH)
 
         try:
-            first = other("first")
+            first = site.occupy("first", tmp_path)
             wait_for("the first job", lambda: site.state("first") == "running")
             site.submit("net", net, torchrun(HERE / f"stacks/train_{stack}.py"), 1, 3)
             trains(1)
             first.touch()
             trains(1, 3)
             site.crash()
-            second = other("second")
+            second = site.occupy("second", tmp_path)
             trains(1, 3, 1)
             second.touch()
             trains(1, 3, 1, 3)
