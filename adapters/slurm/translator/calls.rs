@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use trainmaster_core::{Enactment, Mode, Role};
+use trainmaster_core::{Enactment, Incarnation, JobId, Mode, Role, event::ObservedSlot};
 use trainmaster_manager::{Action as Wanted, Run};
 
 use super::{
@@ -13,12 +13,14 @@ use super::{
         reservation::reservation,
         seen::{Job, JobPhase, Memory},
     },
-    Ordered, Pending, Tracked, Translator, Why, enacted,
+    Leaving, Ordered, Pending, Tracked, Translator, Why, enacted,
 };
 
 /// Maximum length of the reason in an admin comment, in characters. Slurm limits comments, and the allocation is before
 /// the reason.
 const LONGEST_REASON: usize = 300;
+/// Seconds within which a process that closed its stream of the feed ends.
+const ENDS_WITHIN: i64 = 5;
 /// The kind of the reason of jobs about which nothing is decided yet.
 const NOT_CONSIDERED: &str = "not_considered";
 
@@ -33,8 +35,9 @@ enum Next {
 impl Translator {
     /// Returns the calls that are due, for the plan and the scheduler's mode: at most one for each job. For a
     /// heterogeneous job it is at most one for each component, the leader's last. Each must be answered
-    /// ([`answered`](Self::answered)), in this order, before the next observation.
-    pub fn calls(&mut self, mode: Mode) -> Vec<SlurmCall> {
+    /// ([`answered`](Self::answered)), in this order, before the next observation. `has_left` tells whether the program
+    /// of a slot has ended by itself.
+    pub fn calls(&mut self, mode: Mode, has_left: impl Fn(JobId, Incarnation, (Role, u32)) -> bool) -> Vec<SlurmCall> {
         let now = self.now;
         if !self.synced {
             return Vec::new();
@@ -54,7 +57,8 @@ impl Translator {
                 Some(ordered) if ordered.is_over() && mode != Mode::Active => Next::Nothing,
                 Some(ordered) => {
                     let default = self.defaults.get(&job.seen.partition).copied().unwrap_or_default();
-                    job.next(ordered, times, default)
+                    let has_left = |incarnation, slot| has_left(ordered.job, Incarnation(incarnation), slot);
+                    job.next(ordered, times, default, &has_left)
                 }
                 None if mode == Mode::Active => {
                     let why = job.refused.clone().map(|text| (Why::NotTaken, text));
@@ -104,6 +108,26 @@ struct Times {
     grace: i64,
 }
 
+/// Whether the program of a slot of this incarnation has ended by itself.
+type HasLeft<'a> = dyn Fn(u32, (Role, u32)) -> bool + 'a;
+
+impl Leaving {
+    /// The job's change to `next`, which begins now if it hasn't begun.
+    fn of<'a>(leaving: &'a mut Option<Self>, next: &Given, now: i64) -> &'a mut Self {
+        let (incarnation, revision) = (next.incarnation, next.revision);
+        if leaving.as_ref().is_none_or(|known| (known.incarnation, known.revision) != (incarnation, revision)) {
+            *leaving = None;
+        }
+        leaving.get_or_insert(Self { incarnation, revision, since: now, left: None })
+    }
+
+    /// Whether all processes have left long enough ago to have ended.
+    fn is_over(&mut self, all_left: bool, now: i64) -> bool {
+        self.left = self.left.filter(|_| all_left).or_else(|| all_left.then_some(now));
+        self.left.is_some_and(|left| now - left >= ENDS_WITHIN)
+    }
+}
+
 impl Next {
     fn of(action: Option<Action>) -> Self {
         action.map_or(Self::Nothing, Self::Call)
@@ -111,7 +135,7 @@ impl Next {
 }
 
 impl Tracked {
-    fn next(&mut self, ordered: &Ordered, times: Times, default: Memory) -> Next {
+    fn next(&mut self, ordered: &Ordered, times: Times, default: Memory, has_left: &HasLeft<'_>) -> Next {
         let (order, now) = (&ordered.order, times.now);
         match (self.seen.phase(), &order.action) {
             (_, Wanted::Stop { completed: true }) => self.done(now, times.grace),
@@ -132,7 +156,7 @@ impl Tracked {
                 let there = (self.let_go.is_some() || self.seen.start <= begin) && !asked;
                 if there { Next::Nothing } else { self.release(begin, asked, default) }
             }
-            (_, Wanted::Run(run)) => self.change(ordered, run),
+            (_, Wanted::Run(run)) => self.change(ordered, run, times, has_left),
             // It started by itself while no agent ran. It isn't decided yet whether it may stay.
             (_, Wanted::Wait) if order.reason_kind == NOT_CONSIDERED => Next::Nothing,
             (_, Wanted::Wait | Wanted::Reject) => {
@@ -231,7 +255,7 @@ impl Tracked {
     }
 
     /// Changes a running job's shape: in place if Slurm can, otherwise from a checkpoint.
-    fn change(&mut self, ordered: &Ordered, run: &Run) -> Next {
+    fn change(&mut self, ordered: &Ordered, run: &Run, times: Times, has_left: &HasLeft<'_>) -> Next {
         let next = Given::of(ordered.job, ordered.decision, &ordered.order, run);
         let Some(given) = self.given.as_ref().filter(|given| given.incarnation == next.incarnation) else {
             self.pending = Some(Pending { decision: ordered.decision, gives: None });
@@ -257,6 +281,24 @@ impl Tracked {
                 "Slurm can't take {} away: the batch script runs there",
                 self.seen.batch_host
             ));
+        }
+        let stays: BTreeSet<_> = next.slots.iter().map(|slot| (slot.role, slot.index)).collect();
+        let gone = given.slots.iter().filter(|slot| !stays.contains(&(slot.role, slot.index)));
+        let is_here = |slot: &&ObservedSlot| !has_left(next.incarnation, (slot.role, slot.index));
+        let here: Vec<&ObservedSlot> = gone.filter(is_here).collect();
+        let leaving = Leaving::of(&mut self.leaving, &next, times.now);
+        if !leaving.is_over(here.is_empty(), times.now) {
+            return match here.first().filter(|_| times.now - leaving.since > times.grace) {
+                None => Next::Nothing,
+                Some(first) => Next::Refuse(format!(
+                    "{} of the processes that have to leave are still there after {} s, such as {} {} on {}",
+                    here.len(),
+                    times.grace,
+                    first.role,
+                    first.index,
+                    first.server
+                )),
+            };
         }
         let of_servers = self.servers.as_ref().and_then(|servers| hostlist::expand(&servers.seen.nodes));
         let keep: Vec<String> =

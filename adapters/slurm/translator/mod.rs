@@ -85,6 +85,8 @@ struct Tracked {
     told_end: bool,
     /// The last allocation that Slurm gave it on request.
     given: Option<Given>,
+    /// The change in place for which processes leave nodes.
+    leaving: Option<Leaving>,
     /// Why it waits, as stated in its admin comment.
     said: Option<Why>,
     /// The resources that it holds on each node.
@@ -102,6 +104,18 @@ struct Tracked {
     retry: (i64, u32),
     /// The meaning of the unanswered call for the core.
     pending: Option<Pending>,
+}
+
+/// A running job's change to fewer nodes. Slurm kills what runs on a node that a job gives up, and a killed process
+/// would make the job fail. So the processes there leave first.
+#[derive(Debug)]
+struct Leaving {
+    incarnation: u32,
+    revision: u32,
+    /// When they were told.
+    since: i64,
+    /// When all of them had left.
+    left: Option<i64>,
 }
 
 /// Why a pending job isn't released.
@@ -170,10 +184,12 @@ impl Translator {
         Some(self.orders.get(&native)?.job)
     }
 
-    /// A job's last allocation in Slurm: incarnation and revision.
+    /// The allocation that a job's programs follow, as incarnation and revision: the last one that Slurm gave it, or
+    /// the one for which some of them have to leave first.
     pub fn given(&self, job: JobId) -> Option<(u32, u32)> {
-        let given = self.jobs.get(self.by_core.get(&job)?)?.given.as_ref()?;
-        Some((given.incarnation, given.revision))
+        let job = self.jobs.get(self.by_core.get(&job)?)?;
+        let leaving = job.leaving.as_ref().map(|leaving| (leaving.incarnation, leaving.revision));
+        leaving.or_else(|| job.given.as_ref().map(|given| (given.incarnation, given.revision)))
     }
 
     /// Slurm's number for the core's job.
@@ -229,6 +245,7 @@ impl Translator {
             // A restart is accepted after its second half.
             let Some(Pending { decision, gives: Some(given) }) = pending else { return Vec::new() };
             job.given = Some(given);
+            job.leaving = None;
             job.let_go = Some(self.now);
             return enacted(core, decision, Enactment::Accepted);
         };

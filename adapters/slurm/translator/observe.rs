@@ -200,6 +200,7 @@ impl Tracked {
             // A previous run may have been stopped just now. Before the first observation, the state is unknown.
             requeued: if first || given.is_some() { now } else { i64::MIN },
             given,
+            leaving: None,
             said: None,
             own: BTreeMap::new(),
             let_go: None,
@@ -240,6 +241,7 @@ impl Tracked {
             }
             JobPhase::Pending | JobPhase::Over(_) => {
                 self.own.clear();
+                self.leaving = None;
                 // Its owner holds it, so it can't start until it is let go again.
                 if job.is_held() {
                     self.let_go = None;

@@ -5,7 +5,10 @@ mod corpus;
 mod fake;
 mod shrink;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use fake::{DRAIN, IDLE, NO_RESPOND, Slurm};
 use proptest::prelude::*;
@@ -18,7 +21,7 @@ use trainmaster_adapters::slurm::{
     shape_rules,
 };
 use trainmaster_core::{
-    Enactment, Event, EventError, JobId, Mode, Role, Scheduler, Settings, Shape, Span, Time, Verdict,
+    Enactment, Event, EventError, Incarnation, JobId, Mode, Role, Scheduler, Settings, Shape, Span, Time, Verdict,
     settings::Stability,
 };
 
@@ -32,6 +35,10 @@ struct World {
     config: Config,
     /// Whether the translator has the plan.
     attached: bool,
+    /// Seconds after which a process that was told to leave has left.
+    leaves_after: i64,
+    /// When each of them was first asked for.
+    told: RefCell<BTreeMap<(JobId, Incarnation, (Role, u32)), i64>>,
 }
 
 fn settings(engine: &str) -> Settings {
@@ -55,7 +62,17 @@ impl World {
             translator: Translator::new(config.clone()),
             config,
             attached: false,
+            leaves_after: 0,
+            told: RefCell::default(),
         }
+    }
+
+    fn calls(&mut self) -> Vec<SlurmCall> {
+        let (now, told) = (self.slurm.now, &self.told);
+        let has_left = |job, incarnation, slot| {
+            now - *told.borrow_mut().entry((job, incarnation, slot)).or_insert(now) >= self.leaves_after
+        };
+        self.translator.calls(self.scheduler.state().mode, has_left)
     }
 
     fn sbatch(&mut self, comment: &str) -> u32 {
@@ -113,7 +130,7 @@ impl World {
             self.scheduler.decide(at);
         }
         self.plan();
-        let orders = self.translator.calls(self.scheduler.state().mode);
+        let orders = self.calls();
         let mut named = BTreeMap::new();
         for order in &orders {
             assert_eq!(named.insert(order.id, ()), None, "two orders for one job");
@@ -264,7 +281,7 @@ fn one_refused_component_is_a_refusal_of_the_job() {
     events.into_iter().for_each(|event| world.apply(event));
     world.scheduler.decide(Time(world.slurm.now * 1000));
     world.plan();
-    let orders = world.translator.calls(Mode::Active);
+    let orders = world.calls();
     assert_eq!(orders.iter().map(|order| order.id).collect::<Vec<_>>(), [id + 1, id]);
     let error = SlurmError { code: 2072, text: "no".into() };
     let refused = world.translator.answered(&orders[0], Err(error));

@@ -14,9 +14,15 @@ fn places(script: Vec<Vec<Vec<u32>>>) -> Scripted {
 
 /// Three nodes with two GPUs each, and a job whose workers get these nodes, one list per decision.
 fn world(script: Vec<Vec<u32>>) -> (World, u32) {
+    world_every(5, script)
+}
+
+/// The same with this number of seconds between decisions.
+fn world_every(seconds: i64, script: Vec<Vec<u32>>) -> (World, u32) {
     let mut world = World::new(3, 2, "fifo");
     let script = script.into_iter().map(|nodes| vec![nodes]).collect();
-    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(places(script))).unwrap();
+    let engine = places(script).every(Span::seconds(seconds));
+    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(engine)).unwrap();
     world.restart();
     let id = world.sbatch(RING);
     (world, id)
@@ -55,7 +61,7 @@ fn what_was_let_go_and_is_planned_elsewhere_is_held_and_its_room_is_free() {
 
 #[test]
 fn whole_nodes_are_given_up_in_place() {
-    let (mut world, id) = world(vec![vec![0, 0, 1, 1, 2, 2], vec![0, 0, 1, 1], vec![0, 0]]);
+    let (mut world, id) = world_every(8, vec![vec![0, 0, 1, 1, 2, 2], vec![0, 0, 1, 1], vec![0, 0]]);
     let orders = world.rounds(30);
     assert_eq!(purposes(&orders), [Some(Purpose::Start), Some(Purpose::Shrink), Some(Purpose::Shrink)]);
     assert_eq!(world.nodes(id), ["node1"]);
@@ -63,6 +69,50 @@ fn whole_nodes_are_given_up_in_place() {
     let job = world.core(id);
     let job = world.scheduler.state().job(job).unwrap();
     assert_eq!((job.issued.incarnation.0, job.issued.revision.0), (1, 2));
+}
+
+#[test]
+fn changes_while_processes_leave_are_one_call() {
+    let (mut world, id) = world_every(3, vec![vec![0, 0, 1, 1, 2, 2], vec![0, 0, 1, 1], vec![0, 0]]);
+    let orders = world.rounds(30);
+    assert_eq!(purposes(&orders), [Some(Purpose::Start), Some(Purpose::Shrink)]);
+    assert_eq!(world.nodes(id), ["node1"]);
+    world.agrees(id).unwrap();
+    assert_eq!(world.translator.given(world.core(id)), Some((1, 2)));
+}
+
+#[test]
+fn processes_leave_a_node_before_it_is_given_up() {
+    let (mut world, id) = world(vec![vec![0, 0, 1, 1], vec![0, 0]]);
+    world.leaves_after = 2;
+    let mut told = None;
+    let shrunk = (0..30).find_map(|_| {
+        let orders = world.round();
+        if told.is_none() && world.translator.given(world.core(id)) == Some((1, 1)) {
+            told = Some(world.slurm.now);
+        }
+        purposes(&orders).contains(&Some(Purpose::Shrink)).then_some(world.slurm.now)
+    });
+    // Two seconds until they have left, and five in which they end.
+    assert_eq!(shrunk.unwrap() - told.expect("the programs follow the revision first"), 7);
+    assert_eq!(world.nodes(id), ["node1"]);
+}
+
+#[test]
+fn processes_that_do_not_leave_are_not_killed_and_the_job_restarts() {
+    let (mut world, id) = world(vec![vec![0, 0, 1, 1], vec![0, 0]]);
+    world.leaves_after = i64::MAX;
+    let mut orders = Vec::new();
+    let mut reasons = Vec::new();
+    for _ in 0..12 {
+        orders.extend(world.round());
+        let state = world.scheduler.state();
+        reasons.extend(state.job(world.core(id)).unwrap().issued.reason.as_ref().map(|reason| reason.describe(state)));
+    }
+    assert!(!purposes(&orders).contains(&Some(Purpose::Shrink)), "{orders:?}");
+    assert!(purposes(&orders).contains(&None), "it is requeued: {orders:?}");
+    let still = "2 of the processes that have to leave are still there after 3 s, such as worker 2 on node2";
+    assert!(reasons.iter().any(|reason| reason.contains(still)), "{reasons:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     cluster::{available, until},
-    site::{BOTH, Setup, training},
+    site::{BOTH, DRF, Setup, training},
 };
 
 #[test]
@@ -14,9 +14,8 @@ fn training_jobs_are_sized_resized_and_survive() {
     if !available() {
         return;
     }
-    // Shares change with each arriving or leaving job, independent of the machine's speed.
-    let scheduler = "engine = \"drf\"\nstability = \"off\"\n[scheduler.parameters]\ninterval = \"6s\"\n";
-    let site = Setup { scheduler, ..Setup::default() }.start();
+    // Shares change with each arriving or leaving job.
+    let site = Setup { scheduler: DRF, ..Setup::default() }.start();
     let ordinary = site.sbatch(&["-n1", "--gpus-per-node=1", "-o", "/dev/null"], "#!/bin/sh\nsleep 1\n").unwrap();
     let first = site.submit("first", &training(200, "#TRAINMASTER worker.gpu = 1"));
     until("it runs", || site.state(&first) == "RUNNING");

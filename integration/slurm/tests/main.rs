@@ -11,6 +11,7 @@ mod real_slurm {
     mod kinds;
     mod lifecycle;
     mod pytorch;
+    mod shrink;
     mod site;
     mod stragglers;
     mod submission;

@@ -3,8 +3,8 @@
 use std::{fs, path::PathBuf};
 
 use super::{
-    cluster::{available, root, skipped},
-    site::{Setup, Site},
+    cluster::{available, root, skipped, until},
+    site::{DRF, Setup, Site},
 };
 
 /// Jobs run `ddp.py`, a script of PyTorch alone. They note where each process began: rank, world size, step.
@@ -58,4 +58,31 @@ fn torchrun_and_plain_ranks_train_together_with_and_without_decisions() {
     assert_eq!(site.ask(r#"{"command":"mode","mode":"paused"}"#)["mode"], "paused");
     run("paused", "torchrun");
     run("plain-paused", "python");
+}
+
+#[test]
+fn agents_of_torchrun_leave_a_node_before_it_is_taken() {
+    if !available() {
+        return;
+    }
+    if !root().join("target/python-venv/bin/torchrun").exists() {
+        return skipped("no PyTorch in target/python-venv: scripts/install python");
+    }
+    let site = Setup { nodes: 2, env: &[("GPUS", "2")], scheduler: DRF, ..Setup::default() }.start();
+    let submit = |name: &str, most: u32, steps: u32| {
+        let bounds = format!("worker.max = {most}\n#TRAINMASTER launcher = torchrun");
+        let script = job(&site, name, "torchrun")
+            .replace("worker.max = 2\n#TRAINMASTER worker.min = 2", &bounds)
+            .replace("STEPS=30", &format!("STEPS={steps}"));
+        site.submit(name, &script)
+    };
+    let large = submit("large", 4, 1000);
+    until("it trains on both nodes", || began(&site, "large").contains(&"0 4 0".to_owned()));
+    let small = submit("small", 2, 100_000);
+    until("it gives up a node", || site.nodes(&large, "NodeList").len() == 1);
+    site.completes(&large);
+    site.run("scancel", &[&small]);
+    assert_eq!(site.field(&large, "Restarts"), "0", "it changed in place: {}", site.show(&large));
+    let steps = fs::read_to_string(folder(&site, "large").join("steps")).unwrap();
+    assert!(steps.ends_with("1000 2\n"), "{steps}");
 }

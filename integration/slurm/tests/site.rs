@@ -23,6 +23,9 @@ pub(crate) const OPTIMUS: &str = "engine = \"optimus\"\nstability = \"off\"\n[sc
     interval = \"4s\"\n\
                        rescale_cost = false\nexplore = false\n";
 
+/// Equal shares, which don't depend on the machine's speed.
+pub(crate) const DRF: &str = "engine = \"drf\"\nstability = \"off\"\n[scheduler.parameters]\ninterval = \"6s\"\n";
+
 /// Setup of a site.
 pub(crate) struct Setup<'a> {
     pub(crate) nodes: u32,

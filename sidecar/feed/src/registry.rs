@@ -1,7 +1,7 @@
 //! The assignments of all jobs, and the addresses of their slots.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -91,6 +91,8 @@ struct Entry {
     given: JobAssignment,
     /// Address of each watching slot, and the stream that set it. A newer stream may replace it.
     addresses: BTreeMap<SlotKey, (String, u64)>,
+    /// Slots whose program said that it ends.
+    left: BTreeSet<SlotKey>,
     view: watch::Sender<Arc<View>>,
     reports: Bucket,
     bytes: Bucket,
@@ -237,6 +239,7 @@ impl Feed {
                 *newest = (*newest).max(*seq);
             }
         }
+        entry.left.retain(|(incarnation, ..)| *incarnation == given.incarnation);
         let name = (!over).then(|| given.name.clone());
         entry.given = given;
         entry.publish(job);
@@ -396,6 +399,24 @@ impl Feed {
         Ok(Waiting { feed: self.clone(), job, tenant, bytes: memory })
     }
 
+    /// Whether the program of a slot of this incarnation has said that it ends, and has closed its stream since.
+    ///
+    /// A program that says so without an address counts at once. The feed forgets it at a restart of the host. O(log
+    /// slots).
+    pub fn has_left(&self, job: JobId, incarnation: Incarnation, (role, index): (Role, u32)) -> bool {
+        let slot = (incarnation, role, index);
+        let entry = self.0.jobs.get(&job);
+        entry.is_some_and(|entry| entry.left.contains(&slot) && !entry.addresses.contains_key(&slot))
+    }
+
+    /// Notes that the program of a slot ends. Slots of other incarnations, and those beyond the job's own, are ignored.
+    pub(crate) fn leaves(&self, job: JobId, incarnation: Incarnation, (role, index): (Role, u32)) {
+        let Some(mut entry) = self.0.jobs.get_mut(&job) else { return };
+        if entry.given.incarnation == incarnation && entry.left.len() < entry.most_slots {
+            entry.left.insert((incarnation, role, index));
+        }
+    }
+
     /// Adds a watcher. Its address is known while the returned guard exists.
     ///
     /// # Errors
@@ -493,6 +514,7 @@ impl Entry {
         Self {
             given: JobAssignment::default(),
             addresses: BTreeMap::new(),
+            left: BTreeSet::new(),
             view: watch::Sender::new(Arc::default()),
             reports: Bucket::full(limits.reports()),
             bytes: Bucket::full(limits.job_bytes()),

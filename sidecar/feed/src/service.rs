@@ -148,12 +148,16 @@ impl<H: FeedHost> Service for FeedService<H> {
         let job = self.authenticate(&request, &request.get_ref().job)?;
         let request = request.into_inner();
         let took = request.checkpoint_ms;
+        let (incarnation, slot) = (Incarnation(request.incarnation), slot(request.role, request.index)?);
+        if request.leaving {
+            self.feed.leaves(job, incarnation, slot);
+        }
         self.host
             .acknowledge(Acknowledgement {
                 job,
-                incarnation: Incarnation(request.incarnation),
+                incarnation,
                 revision: Revision(request.revision),
-                slot: slot(request.role, request.index)?,
+                slot,
                 checkpoint_step: request.checkpoint_step,
                 checkpoint: Span(if took.is_finite() && took > 0.0 { took.round() as i64 } else { 0 }),
                 leaving: request.leaving,

@@ -108,6 +108,40 @@ async fn the_host_judges_reports_and_the_feed_remembers_them() {
 }
 
 #[tokio::test]
+async fn a_program_has_left_once_it_said_so_and_its_stream_is_closed() {
+    let mut site = site(Limits::default()).await;
+    site.feed.set(JobId(4), given("one", 1, None));
+    let has_left = |index| site.feed.has_left(JobId(4), Incarnation(1), (Role::Worker, index));
+    let address = "here:1".to_owned();
+    let watch = v1::WatchRequest { job: "one".into(), incarnation: 1, address, ..v1::WatchRequest::default() };
+    let mut stream = site.client.watch(watch).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+    let leaving = |incarnation, index| v1::AcknowledgeRequest {
+        job: "one".into(),
+        incarnation,
+        index,
+        leaving: true,
+        ..v1::AcknowledgeRequest::default()
+    };
+    site.client.acknowledge(v1::AcknowledgeRequest { leaving: false, ..leaving(1, 0) }).await.unwrap();
+    site.client.acknowledge(leaving(2, 0)).await.unwrap();
+    assert!(!has_left(0), "it stays, and the job has no other incarnation");
+    site.client.acknowledge(leaving(1, 0)).await.unwrap();
+    assert!(!has_left(0), "it is still there");
+    drop(stream);
+    while !has_left(0) {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    // A job's programs can't fill the memory with slots that it doesn't have.
+    for index in 1..1000 {
+        site.client.acknowledge(leaving(1, index)).await.unwrap();
+    }
+    assert!((1..1000).all(|index| !has_left(index)));
+    site.feed.set(JobId(4), given("one", 2, None));
+    assert!(!has_left(0), "that was another incarnation's");
+}
+
+#[tokio::test]
 async fn ended_jobs_keep_their_state_until_they_are_forgotten() {
     let mut site = site(Limits { ended_jobs: 1, ..Limits::default() }).await;
     let token = Token::new([3; 16]);

@@ -189,7 +189,9 @@ impl Agent {
         // Slurm gets only calls whose cause is on disk. If nothing can be written, held jobs stay held, and the off
         // switch still works.
         self.flush();
-        let mut calls = self.translator.calls(self.scheduler.state().mode);
+        let feed = &self.services.feed;
+        let has_left = |job, incarnation, slot| feed.has_left(job, incarnation, slot);
+        let mut calls = self.translator.calls(self.scheduler.state().mode, has_left);
         if self.journal.error().is_some() {
             calls.retain(SlurmCall::gives_nothing);
         }
