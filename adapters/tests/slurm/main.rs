@@ -38,8 +38,11 @@ struct World {
     /// Seconds after which a process that was told to leave has left.
     leaves_after: i64,
     /// When each of them was first asked for.
-    told: RefCell<BTreeMap<(JobId, Incarnation, (Role, u32)), i64>>,
+    told: RefCell<BTreeMap<Process, i64>>,
 }
+
+/// A process of an incarnation: role and index.
+type Process = (JobId, Incarnation, (Role, u32));
 
 fn settings(engine: &str) -> Settings {
     let stability = Stability { enabled: false, ..Stability::default() };
