@@ -1,6 +1,9 @@
 //! Converts Slurm's job to the core's: tenant, labels, and the amounts that Slurm charges.
 
-use trainmaster_core::{JobSpec, job::RoleSpec};
+use trainmaster_core::{
+    JobSpec,
+    job::{Elastic, Launcher, RoleSpec, TrainingMode},
+};
 
 use super::super::{
     comment::{self, Part, Tag},
@@ -32,12 +35,22 @@ pub(super) fn spec(
     spec.tenant = plain(account);
     spec.queue = plain(partition);
     spec.labels.insert(partition_label(partition), "true".into());
+    infer_elastic(&mut spec);
     let default = partitions.iter().find(|known| known.name == partition).map(|known| known.default_memory);
     for role in [Some(&mut spec.worker), spec.server.as_mut()].into_iter().flatten() {
         pad(role, default.unwrap_or_default(), threads);
     }
     spec.validate().map_err(|error| error.to_string())?;
     Ok(spec)
+}
+
+/// The script may start any program, and of those that exchange gradients with each other few survive the loss of a
+/// worker: their connections break. So what isn't known to survive it is started again.
+fn infer_elastic(spec: &mut JobSpec) {
+    let is_torchrun = spec.labels.get(Launcher::LABEL).is_some_and(|launcher| launcher == "torchrun");
+    if spec.mode == TrainingMode::AllReduce && !is_torchrun {
+        spec.labels.entry(Elastic::LABEL.into()).or_insert_with(|| "restart".into());
+    }
 }
 
 /// The specification in the comments of a job's components.

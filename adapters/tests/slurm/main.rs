@@ -25,7 +25,9 @@ use trainmaster_core::{
     settings::Stability,
 };
 
-const RING: &str = "trainmaster;mode=allreduce;worker.gpu=1;worker.cpu=2;worker.memory=1GiB;worker.max=8";
+/// Workers that survive a change of their number.
+const RING: &str =
+    "trainmaster;mode=allreduce;elastic=in_place;worker.gpu=1;worker.cpu=2;worker.memory=1GiB;worker.max=8";
 const SERVERS: &str = "trainmaster;mode=sync;worker.gpu=1;worker.cpu=4;worker.max=4;server.cpu=2;server.max=4";
 
 struct World {

@@ -143,6 +143,25 @@ fn after_a_restart_of_the_agent_the_workers_left_have_their_own_numbers() {
 }
 
 #[test]
+fn a_ring_of_unknown_programs_restarts() {
+    let plain = RING.replace("elastic=in_place;", "");
+    for (comment, second) in [
+        (plain.clone(), None),
+        (format!("{plain};launcher=torchrun"), Some(Purpose::Shrink)),
+        (RING.into(), Some(Purpose::Shrink)),
+    ] {
+        let mut world = World::new(3, 2, "fifo");
+        let engine = places(vec![vec![vec![0, 0, 1, 1]], vec![vec![0, 0]]]);
+        world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(engine)).unwrap();
+        world.restart();
+        let id = world.sbatch(&comment);
+        let orders = world.rounds(30);
+        assert_eq!(purposes(&orders)[..2], [Some(Purpose::Start), second], "{comment}");
+        assert_eq!(world.nodes(id), ["node1"]);
+    }
+}
+
+#[test]
 fn fewer_on_each_node_is_a_restart() {
     let (mut world, id) = world(vec![vec![0, 0, 1, 1], vec![0, 1]]);
     let orders = world.rounds(30);

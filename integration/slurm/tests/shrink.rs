@@ -10,7 +10,7 @@ fn ring(epochs: u32, head: &str, arguments: &str) -> String {
     let (programs, steps) = (programs().display(), root().join("integration/slurm"));
     format!(
         "#!/bin/bash\n#SBATCH --gpus-per-node=2 -N 1 -n 2 --open-mode=append\n#TRAINMASTER mode = allreduce\n\
-         #TRAINMASTER batch = 240\n#TRAINMASTER convergence.delta = 0\n\
+         #TRAINMASTER elastic = in_place\n#TRAINMASTER batch = 240\n#TRAINMASTER convergence.delta = 0\n\
          #TRAINMASTER convergence.max_epochs = {epochs}\n#TRAINMASTER worker.gpu = 1\n#TRAINMASTER worker.cpu = 1\n\
          {head}\nexport PATH={programs}:{}:$PATH TRAINMASTER_MODE=allreduce TRAINMASTER_BATCH=240 \
          TRAINMASTER_DELTA=0 TRAINMASTER_MAX_EPOCHS={epochs}\n\
