@@ -283,8 +283,12 @@ class Slurm(Manager):
         return shown.split("JobState=")[1].split()[0].lower()
 
     def crash(self) -> None:
-        # Slurm saves its state within five seconds. Unsaved changes would be repeated.
-        time.sleep(6)
+        # Slurm would repeat changes that it hasn't saved. It saves this job with all that it knows before.
+        mark = f"saved-{time.monotonic_ns()}"
+        held = self._slurm("sbatch", "--parsable", "-H", "-J", mark, "-o", "/dev/null", "--wrap", "true").strip()
+        saved = self.folder / "state/job_state"
+        wait_for("Slurm to save its jobs", lambda: saved.exists() and mark.encode() in saved.read_bytes())
+        self._slurm("scancel", held)
         file = self.folder / "run/slurmctld.pid"
         pid = int(file.read_text())
         os.kill(pid, signal.SIGKILL)

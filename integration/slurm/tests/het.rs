@@ -1,6 +1,6 @@
 //! Training jobs of two components: workers on some nodes, parameter servers on others.
 
-use std::{fs, thread, time::Duration};
+use std::fs;
 
 use super::{
     cluster::{available, root, until},
@@ -105,8 +105,7 @@ fn a_job_of_two_components_is_sized_resized_and_survives() {
     until("it goes on from its checkpoint", || site.output("first").contains("resuming from a checkpoint"));
     assert!(both(&site, &first, "Restarts").iter().all(|restarts| restarts != "0"), "{}", site.show(&first));
 
-    // Slurm saves its state within five seconds. Unsaved changes would be repeated.
-    thread::sleep(Duration::from_secs(6));
+    site.saves();
     // The controller crashes. No job restarts for that, and decisions continue.
     site.restart("-KILL");
     until("the agent is back", || site.is_up());

@@ -39,9 +39,8 @@ fn training_jobs_are_sized_resized_and_survive() {
     until("it goes on", || site.output("first").contains("resuming from a checkpoint"));
     assert_ne!(site.field(&first, "Restarts"), "0");
 
-    // The controller crashes meanwhile. Nothing is lost, and decisions continue. Slurm saves its state within five
-    // seconds. Unsaved changes would be repeated.
-    thread::sleep(Duration::from_secs(6));
+    // The controller crashes meanwhile. Nothing is lost, and decisions continue.
+    site.saves();
     let before = site.status();
     site.restart("-KILL");
     until("the agent is back", || site.is_up());

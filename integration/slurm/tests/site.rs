@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::OnceLock,
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use serde_json::Value;
@@ -184,6 +184,17 @@ impl Site {
 
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder().join("log/slurmctld.log")).unwrap()
+    }
+
+    /// Waits until Slurm has saved all that it knows now. It would repeat unsaved changes after a crash.
+    pub(crate) fn saves(&self) {
+        let mark = format!("saved-{}", UNIX_EPOCH.elapsed().unwrap().as_nanos());
+        let job = self.sbatch(&["-H", "-J", &mark, "-n1", "-o", "/dev/null"], "#!/bin/sh\n").unwrap();
+        let file = self.folder().join("state/job_state");
+        until("Slurm saves its jobs", || {
+            fs::read(&file).unwrap_or_default().windows(mark.len()).any(|part| part == mark.as_bytes())
+        });
+        self.run("scancel", &[&job]);
     }
 
     /// Ends the controller by this signal, and starts it again.

@@ -1,20 +1,20 @@
 //! Fault injection for tests of the agent's surroundings. Products don't contain it.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
 use serde::Deserialize;
 use trainmaster_core::{Scheduler, testing::Scripted};
 
 /// A fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Fault {
     /// All engines panic, including the fallback engine.
     Engine,
     /// The next round panics.
     Round,
-    /// The next orders are carried out three seconds after Slurm was polled.
-    Late,
+    /// The next orders wait until this file exists, so that Slurm has changed since it was polled.
+    Late(PathBuf),
 }
 
 /// The active faults.
@@ -22,7 +22,7 @@ pub(crate) enum Fault {
 pub(crate) struct Faults {
     engine: bool,
     round: bool,
-    late: bool,
+    late: Option<PathBuf>,
 }
 
 impl Faults {
@@ -30,7 +30,7 @@ impl Faults {
         match fault {
             Fault::Engine => self.engine = true,
             Fault::Round => self.round = true,
-            Fault::Late => self.late = true,
+            Fault::Late(until) => self.late = Some(until),
         }
     }
 
@@ -45,8 +45,9 @@ impl Faults {
     }
 
     pub(crate) fn before_calls(&mut self, any: bool) {
-        if any && std::mem::take(&mut self.late) {
-            thread::sleep(Duration::from_secs(3));
+        let Some(until) = self.late.take_if(|_| any) else { return };
+        while !until.exists() {
+            thread::sleep(Duration::from_millis(20));
         }
     }
 }
