@@ -209,7 +209,7 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
         self._formed: _Formed | None = None
         self._due = False
         self._failures = 0
-        self._closed = self._succeeded = False
+        self._closed = self._succeeded = self._leaves = False
         self._refusal = ""
         folder = os.environ.get("TRAINMASTER_CHECKPOINT_DIR")
         self._folder = Path(folder) if folder else None
@@ -281,7 +281,7 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
                 self._acknowledge(meeting, leaving=True)
                 log.info("the plan doesn't name worker %d any more", self._index)
                 # The agent ends with code 0, and calls `shutdown`.
-                self._succeeded = True
+                self._succeeded = self._leaves = True
                 raise SystemExit(0)
             self._check_size(meeting)
             try:
@@ -301,8 +301,10 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
             if done and (self._succeeded or (formed and self._have_ended(formed))):
                 Path(done).touch()
         self._lookout.join(_STORE_TIMEOUT.total_seconds() + 1)
-        self._watch.close()
-        self._channel.close()
+        # Where it leaves, the end of its stream says that the process has ended: Slurm kills what is still there.
+        if not self._leaves:
+            self._watch.close()
+            self._channel.close()
         return True
 
     # The plan.
