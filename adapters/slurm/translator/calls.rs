@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use trainmaster_core::{Enactment, Incarnation, JobId, Mode, Role, event::ObservedSlot};
+use trainmaster_core::{DecisionId, Enactment, Incarnation, JobId, Mode, Role, event::ObservedSlot};
 use trainmaster_manager::{Action as Wanted, Run};
 
 use super::{
@@ -35,15 +35,21 @@ enum Next {
 impl Translator {
     /// Returns the calls that are due, for the plan and the scheduler's mode: at most one for each job. For a
     /// heterogeneous job it is at most one for each component, the leader's last. Each must be answered
-    /// ([`answered`](Self::answered)), in this order, before the next observation. `has_left` tells whether the program
-    /// of a slot has ended by itself.
-    pub fn calls(&mut self, mode: Mode, has_left: impl Fn(JobId, Incarnation, (Role, u32)) -> bool) -> Vec<SlurmCall> {
+    /// ([`answered`](Self::answered)), in this order, before the next observation. `writes`: whether decisions are on
+    /// disk. `has_left` tells whether the program of a slot has ended by itself.
+    pub fn calls(
+        &mut self,
+        mode: Mode,
+        writes: bool,
+        has_left: impl Fn(JobId, Incarnation, (Role, u32)) -> bool,
+    ) -> Vec<SlurmCall> {
         let now = self.now;
         if !self.synced {
             return Vec::new();
         }
         let lease = self.config.lease;
-        let times = Times { now, lease, patience: self.config.patience, grace: self.config.grace };
+        let (patience, grace, feed) = (self.config.patience, self.config.grace, self.config.feed.is_some());
+        let times = Times { now, lease, patience, grace, feed, writes };
         let mut calls = Vec::new();
         let priority = self.config.priority;
         for (id, job) in &mut self.jobs {
@@ -106,26 +112,21 @@ struct Times {
     lease: i64,
     patience: i64,
     grace: i64,
+    /// Whether jobs have the feed's address.
+    feed: bool,
+    /// Whether decisions are on disk.
+    writes: bool,
 }
 
 /// Whether the program of a slot of this incarnation has ended by itself.
 type HasLeft<'a> = dyn Fn(u32, (Role, u32)) -> bool + 'a;
 
-impl Leaving {
-    /// The job's change to `next`, which begins now if it hasn't begun.
-    fn of<'a>(leaving: &'a mut Option<Self>, next: &Given, now: i64) -> &'a mut Self {
-        let (incarnation, revision) = (next.incarnation, next.revision);
-        if leaving.as_ref().is_none_or(|known| (known.incarnation, known.revision) != (incarnation, revision)) {
-            *leaving = None;
-        }
-        leaving.get_or_insert(Self { incarnation, revision, since: now, left: None })
-    }
-
-    /// Whether all processes have left long enough ago to have ended.
-    fn is_over(&mut self, all_left: bool, now: i64) -> bool {
-        self.left = self.left.filter(|_| all_left).or_else(|| all_left.then_some(now));
-        self.left.is_some_and(|left| now - left >= ENDS_WITHIN)
-    }
+/// Which of the processes that have to leave have done so.
+enum Left {
+    All,
+    Some,
+    /// They can't be told, or they stay.
+    Never,
 }
 
 impl Next {
@@ -258,8 +259,7 @@ impl Tracked {
     fn change(&mut self, ordered: &Ordered, run: &Run, times: Times, has_left: &HasLeft<'_>) -> Next {
         let next = Given::of(ordered.job, ordered.decision, &ordered.order, run);
         let Some(given) = self.given.as_ref().filter(|given| given.incarnation == next.incarnation) else {
-            self.pending = Some(Pending { decision: ordered.decision, gives: None });
-            return Next::Call(Action::Requeue);
+            return self.restart(ordered.decision);
         };
         if given.revision == next.revision {
             return Next::Nothing;
@@ -268,6 +268,10 @@ impl Tracked {
         let keep: BTreeSet<String> = next.slots.iter().map(|slot| slot.server.clone()).collect();
         if keep == have {
             if given.slots == next.slots {
+                // Processes that were told to leave are wanted again. Some may be gone.
+                if self.leaving.take().is_some() {
+                    return self.restart(ordered.decision);
+                }
                 self.given = Some(next);
                 return Next::Nothing;
             }
@@ -282,23 +286,13 @@ impl Tracked {
                 self.seen.batch_host
             ));
         }
-        let stays: BTreeSet<_> = next.slots.iter().map(|slot| (slot.role, slot.index)).collect();
-        let gone = given.slots.iter().filter(|slot| !stays.contains(&(slot.role, slot.index)));
-        let is_here = |slot: &&ObservedSlot| !has_left(next.incarnation, (slot.role, slot.index));
-        let here: Vec<&ObservedSlot> = gone.filter(is_here).collect();
-        let leaving = Leaving::of(&mut self.leaving, &next, times.now);
-        if !leaving.is_over(here.is_empty(), times.now) {
-            return match here.first().filter(|_| times.now - leaving.since > times.grace) {
-                None => Next::Nothing,
-                Some(first) => Next::Refuse(format!(
-                    "{} of the processes that have to leave are still there after {} s, such as {} {} on {}",
-                    here.len(),
-                    times.grace,
-                    first.role,
-                    first.index,
-                    first.server
-                )),
-            };
+        let stay: BTreeSet<_> = next.slots.iter().map(|slot| (slot.role, slot.index)).collect();
+        let gone: Vec<_> =
+            given.slots.iter().filter(|slot| !stay.contains(&(slot.role, slot.index))).cloned().collect();
+        match self.leave(&next, &gone, times, has_left) {
+            Left::All => {}
+            Left::Some => return Next::Nothing,
+            Left::Never => return self.restart(ordered.decision),
         }
         let of_servers = self.servers.as_ref().and_then(|servers| hostlist::expand(&servers.seen.nodes));
         let keep: Vec<String> =
@@ -306,6 +300,52 @@ impl Tracked {
         let update = Update::shrink(&keep, &next);
         self.pending = Some(Pending { decision: ordered.decision, gives: Some(next) });
         Next::Call(Action::Update(Box::new(update)))
+    }
+
+    /// Lets processes leave for the change to `next`.
+    fn leave(&mut self, next: &Given, slots: &[ObservedSlot], times: Times, has_left: &HasLeft<'_>) -> Left {
+        if !times.feed {
+            return Left::Never;
+        }
+        // Nobody is told of a decision that a restart of the host would forget.
+        if !times.writes {
+            return Left::Some;
+        }
+        let Given { incarnation, revision, .. } = *next;
+        let ids = slots.iter().map(|slot| (slot.role, slot.index)).collect();
+        let before = self.leaving.take().filter(|before| before.incarnation == incarnation);
+        let leaving = self.leaving.insert(match before {
+            Some(before) if before.slots.is_superset(&ids) => Leaving { revision, slots: ids, ..before },
+            before => {
+                let left = before.and_then(|before| before.left);
+                Leaving { incarnation, revision, slots: ids, since: times.now, left }
+            }
+        });
+        let here: Vec<_> = slots.iter().filter(|slot| !has_left(incarnation, (slot.role, slot.index))).collect();
+        let Some(first) = here.first() else {
+            let left = *leaving.left.get_or_insert(times.now);
+            return if times.now - left >= ENDS_WITHIN { Left::All } else { Left::Some };
+        };
+        leaving.left = None;
+        if times.now - leaving.since <= times.grace + ENDS_WITHIN {
+            return Left::Some;
+        }
+        tracing::info!(
+            job = self.seen.id,
+            processes = here.len(),
+            "restarts, because processes that have to leave are still there, such as {} {} on {}",
+            first.role,
+            first.index,
+            first.server
+        );
+        Left::Never
+    }
+
+    /// Starts the job again, as the plan says by then.
+    fn restart(&mut self, decision: DecisionId) -> Next {
+        self.leaving = None;
+        self.pending = Some(Pending { decision, gives: None });
+        Next::Call(Action::Requeue)
     }
 
     /// The job's training is done. It ends by itself within the grace, or is cancelled.

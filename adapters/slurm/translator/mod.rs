@@ -6,9 +6,11 @@ mod follow;
 mod observe;
 mod spec;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use trainmaster_core::{DecisionId, Enactment, Event, Incarnation, JobId, ServerSpec, event::ObservedSlot, job::Phase};
+use trainmaster_core::{
+    DecisionId, Enactment, Event, Incarnation, JobId, Role, ServerSpec, event::ObservedSlot, job::Phase,
+};
 use trainmaster_manager::{Follower, Order};
 
 pub use self::follow::plan_of;
@@ -112,9 +114,10 @@ struct Tracked {
 struct Leaving {
     incarnation: u32,
     revision: u32,
-    /// When they were told.
+    slots: BTreeSet<(Role, u32)>,
+    /// When the last of them were told.
     since: i64,
-    /// When all of them had left.
+    /// Time since which all of them have left.
     left: Option<i64>,
 }
 

@@ -37,6 +37,8 @@ struct World {
     config: Config,
     /// Whether the translator has the plan.
     attached: bool,
+    /// Whether decisions can be written.
+    writes: bool,
     /// Seconds after which a process that was told to leave has left.
     leaves_after: i64,
     /// When each of them was first asked for.
@@ -59,7 +61,8 @@ fn settings(engine: &str) -> Settings {
 
 impl World {
     fn new(nodes: u32, gpus: u32, engine: &str) -> Self {
-        let config = Config { lease: 100, patience: 5, grace: 3, ..Config::default() };
+        let feed = Some("http://localhost:7071".into());
+        let config = Config { lease: 100, patience: 5, grace: 3, feed, ..Config::default() };
         let scheduler = Scheduler::new(settings(engine)).unwrap();
         Self {
             slurm: Slurm::new(nodes, gpus),
@@ -67,6 +70,7 @@ impl World {
             translator: Translator::new(config.clone()),
             config,
             attached: false,
+            writes: true,
             leaves_after: 0,
             told: RefCell::default(),
         }
@@ -77,7 +81,7 @@ impl World {
         let has_left = |job, incarnation, slot| {
             now - *told.borrow_mut().entry((job, incarnation, slot)).or_insert(now) >= self.leaves_after
         };
-        self.translator.calls(self.scheduler.state().mode, has_left)
+        self.translator.calls(self.scheduler.state().mode, self.writes, has_left)
     }
 
     fn sbatch(&mut self, comment: &str) -> u32 {

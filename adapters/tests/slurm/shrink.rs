@@ -98,21 +98,94 @@ fn processes_leave_a_node_before_it_is_given_up() {
     assert_eq!(world.nodes(id), ["node1"]);
 }
 
-#[test]
-fn processes_that_do_not_leave_are_not_killed_and_the_job_restarts() {
-    let (mut world, id) = world(vec![vec![0, 0, 1, 1], vec![0, 0]]);
+/// A job on two nodes whose programs were told that it gives up the second one. They don't leave. `later`: its nodes in
+/// later decisions.
+fn told(later: Vec<Vec<u32>>) -> (World, u32) {
+    let (mut world, id) = world([vec![vec![0, 0, 1, 1], vec![0, 0]], later].concat());
     world.leaves_after = i64::MAX;
-    let mut orders = Vec::new();
-    let mut reasons = Vec::new();
-    for _ in 0..12 {
-        orders.extend(world.round());
-        let state = world.scheduler.state();
-        reasons.extend(state.job(world.core(id)).unwrap().issued.reason.as_ref().map(|reason| reason.describe(state)));
+    let is_told = |world: &World| world.translator.job(id).and_then(|job| world.translator.given(job)) == Some((1, 1));
+    while !is_told(&world) {
+        world.round();
+        assert!(world.slurm.now < 1020, "nobody is told");
     }
-    assert!(!purposes(&orders).contains(&Some(Purpose::Shrink)), "{orders:?}");
+    (world, id)
+}
+
+#[test]
+fn processes_that_do_not_leave_are_not_killed_and_the_job_restarts_on_its_new_nodes() {
+    let (mut world, id) = told(Vec::new());
+    let orders = world.rounds(30);
+    assert_eq!(purposes(&orders), [None, Some(Purpose::Start)]);
+    assert_eq!(world.nodes(id), ["node1"]);
+    world.agrees(id).unwrap();
+}
+
+#[test]
+fn a_job_that_cannot_be_told_restarts_at_once() {
+    let (mut world, id) = world(vec![vec![0, 0, 1, 1], vec![0, 0]]);
+    world.config.feed = None;
+    world.restart();
+    let orders = world.rounds(30);
+    assert_eq!(purposes(&orders), [Some(Purpose::Start), None, Some(Purpose::Start)]);
+    assert_eq!(world.nodes(id), ["node1"]);
+    world.agrees(id).unwrap();
+}
+
+#[test]
+fn processes_that_are_wanted_again_are_started_again() {
+    let (mut world, id) = told(vec![vec![0, 0, 1, 1]]);
+    // Some are about to end when the owner of the cluster pauses scheduling, and then resumes it.
+    world.apply(Event::ModeSet(Mode::Paused));
+    world.rounds(2);
+    world.apply(Event::ModeSet(Mode::Active));
+    world.leaves_after = 0;
+    let orders = world.rounds(60);
     assert!(purposes(&orders).contains(&None), "it is requeued: {orders:?}");
-    let still = "2 of the processes that have to leave are still there after 3 s, such as worker 2 on node2";
-    assert!(reasons.iter().any(|reason| reason.contains(still)), "{reasons:?}");
+    let state = world.scheduler.state().job(world.core(id)).unwrap();
+    let issued = (state.issued.incarnation.0, state.issued.revision.0);
+    assert_eq!(world.translator.given(world.core(id)), Some(issued));
+    world.agrees(id).unwrap();
+}
+
+#[test]
+fn nobody_leaves_for_a_decision_that_is_not_on_disk() {
+    let (mut world, id) = world(vec![vec![0, 0, 1, 1], vec![0, 0]]);
+    while world.nodes(id).len() < 2 {
+        world.round();
+    }
+    world.writes = false;
+    assert_eq!(purposes(&world.rounds(20)), []);
+    assert_eq!(world.translator.given(world.core(id)), Some((1, 0)));
+    world.writes = true;
+    world.rounds(20);
+    assert_eq!(world.nodes(id), ["node1"]);
+    world.agrees(id).unwrap();
+}
+
+#[test]
+fn after_a_restart_of_the_agent_that_forgot_who_left_the_job_restarts() {
+    let (mut world, id) = told(Vec::new());
+    world.restart();
+    let orders = world.rounds(30);
+    assert_eq!(purposes(&orders), [None, Some(Purpose::Start)]);
+    assert_eq!(world.nodes(id), ["node1"]);
+    world.agrees(id).unwrap();
+}
+
+#[test]
+fn many_changes_in_quick_succession_do_not_put_off_the_call() {
+    // A node is given up every three seconds, from ten nodes to one.
+    let mut world = World::new(10, 2, "fifo");
+    let nodes = |count: u32| vec![(0..count).flat_map(|node| [node, node]).collect::<Vec<_>>()];
+    let engine = places((1..=10).rev().map(nodes).collect()).every(Span::seconds(3));
+    world.scheduler = Scheduler::with_engine(settings("fifo"), Arc::new(engine)).unwrap();
+    world.restart();
+    let id = world.sbatch(&RING.replace("worker.max=8", "worker.max=20"));
+    let orders = world.rounds(60);
+    assert!(purposes(&orders)[1..].iter().all(|purpose| *purpose == Some(Purpose::Shrink)), "{orders:?}");
+    assert!(orders.len() > 3, "one call for all changes would be too late: {orders:?}");
+    assert_eq!(world.nodes(id), ["node1"]);
+    world.agrees(id).unwrap();
 }
 
 #[test]

@@ -285,10 +285,9 @@ class Slurm(Manager):
     def crash(self) -> None:
         # Slurm would repeat changes that it hasn't saved. It saves this job with all that it knows before.
         mark = f"saved-{time.monotonic_ns()}"
-        held = self._slurm("sbatch", "--parsable", "-H", "-J", mark, "-o", "/dev/null", "--wrap", "true").strip()
+        self._slurm("sbatch", "-H", "-J", mark, "-o", "/dev/null", "--wrap", "true")
         saved = self.folder / "state/job_state"
         wait_for("Slurm to save its jobs", lambda: saved.exists() and mark.encode() in saved.read_bytes())
-        self._slurm("scancel", held)
         file = self.folder / "run/slurmctld.pid"
         pid = int(file.read_text())
         os.kill(pid, signal.SIGKILL)

@@ -94,7 +94,7 @@ fn nodes_taken_by_other_jobs_are_planned_again() {
         return;
     }
     let scheduler = "engine = \"fifo\"\nstability = \"off\"\nrefusal_backoff = \"3s\"\n";
-    let slurm = "lease = \"10s\"\npatience = \"3s\"";
+    let slurm = "lease = \"10m\"\npatience = \"3s\"";
     let site = Setup { nodes: 2, plugins: Plugins::Faulty, scheduler, slurm, ..Setup::default() }.start();
     // Between the agent's check of Slurm and the order, a foreign job takes a node.
     let taken = site.folder().join("taken");

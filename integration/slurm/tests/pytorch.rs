@@ -76,7 +76,7 @@ fn agents_of_torchrun_leave_a_node_before_it_is_taken() {
             .replace("STEPS=30", &format!("STEPS={steps}"));
         site.submit(name, &script)
     };
-    let large = submit("large", 4, 1000);
+    let large = submit("large", 4, 2500);
     until("it trains on both nodes", || began(&site, "large").contains(&"0 4 0".to_owned()));
     let small = submit("small", 2, 100_000);
     until("it gives up a node", || site.nodes(&large, "NodeList").len() == 1);
@@ -84,5 +84,5 @@ fn agents_of_torchrun_leave_a_node_before_it_is_taken() {
     site.run("scancel", &[&small]);
     assert_eq!(site.field(&large, "Restarts"), "0", "it changed in place: {}", site.show(&large));
     let steps = fs::read_to_string(folder(&site, "large").join("steps")).unwrap();
-    assert!(steps.ends_with("1000 2\n"), "{steps}");
+    assert!(steps.ends_with("2500 2\n"), "{steps}");
 }

@@ -25,7 +25,7 @@ fn workers_leave_before_their_node_is_taken_and_the_job_completes() {
         return;
     }
     let site = Setup { nodes: 2, scheduler: DRF, ..Setup::default() }.start();
-    let large = site.submit("large", &ring(80, "#TRAINMASTER worker.max = 8", ""));
+    let large = site.submit("large", &ring(150, "#TRAINMASTER worker.max = 8", ""));
     until("it trains on both nodes", || site.output("large").contains("8 workers"));
     // Slurm kills what runs on a node that a job gives up, and a killed process would be the job's failure.
     let small = site.submit("small", &ring(1000, "#TRAINMASTER worker.max = 4", ""));
@@ -34,5 +34,5 @@ fn workers_leave_before_their_node_is_taken_and_the_job_completes() {
     site.run("scancel", &[&small]);
     assert_eq!(site.field(&large, "Restarts"), "0", "it changed in place: {}", site.show(&large));
     let output = site.output("large");
-    assert!(output.contains("4 workers") && output.contains("epoch 79,"), "{output}");
+    assert!(output.contains("4 workers") && output.contains("epoch 149,"), "{output}");
 }

@@ -186,15 +186,15 @@ impl Site {
         fs::read_to_string(self.folder().join("log/slurmctld.log")).unwrap()
     }
 
-    /// Waits until Slurm has saved all that it knows now. It would repeat unsaved changes after a crash.
+    /// Waits until Slurm has saved all jobs as they are now. It would repeat unsaved changes after a crash. The job that
+    /// was saved last, an ordinary one, stays in the queue, held.
     pub(crate) fn saves(&self) {
         let mark = format!("saved-{}", UNIX_EPOCH.elapsed().unwrap().as_nanos());
-        let job = self.sbatch(&["-H", "-J", &mark, "-n1", "-o", "/dev/null"], "#!/bin/sh\n").unwrap();
+        self.sbatch(&["-H", "-J", &mark, "-n1", "-o", "/dev/null"], "#!/bin/sh\n").unwrap();
         let file = self.folder().join("state/job_state");
         until("Slurm saves its jobs", || {
             fs::read(&file).unwrap_or_default().windows(mark.len()).any(|part| part == mark.as_bytes())
         });
-        self.run("scancel", &[&job]);
     }
 
     /// Ends the controller by this signal, and starts it again.

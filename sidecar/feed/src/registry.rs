@@ -409,7 +409,8 @@ impl Feed {
         entry.is_some_and(|entry| entry.left.contains(&slot) && !entry.addresses.contains_key(&slot))
     }
 
-    /// Notes that the program of a slot ends. Slots of other incarnations, and those beyond the job's own, are ignored.
+    /// Notes that the program of a slot ends. At most as many slots are kept as the job ever had. Those of other
+    /// incarnations are ignored.
     pub(crate) fn leaves(&self, job: JobId, incarnation: Incarnation, (role, index): (Role, u32)) {
         let Some(mut entry) = self.0.jobs.get_mut(&job) else { return };
         if entry.given.incarnation == incarnation && entry.left.len() < entry.most_slots {

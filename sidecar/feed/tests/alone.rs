@@ -1,8 +1,11 @@
 //! The feed without a daemon: a host of twenty lines, a server, a client.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use prometheus::Registry;
@@ -129,9 +132,12 @@ async fn a_program_has_left_once_it_said_so_and_its_stream_is_closed() {
     site.client.acknowledge(leaving(1, 0)).await.unwrap();
     assert!(!has_left(0), "it is still there");
     drop(stream);
-    while !has_left(0) {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    let leaves = async {
+        while !has_left(0) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(600), leaves).await.expect("its stream is closed");
     // A job's programs can't fill the memory with slots that it doesn't have.
     for index in 1..1000 {
         site.client.acknowledge(leaving(1, index)).await.unwrap();

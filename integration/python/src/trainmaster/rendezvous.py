@@ -39,7 +39,7 @@ from .channel import bearer, channel, host_of
 from .errors import TrainmasterError
 from .loop import number
 from .text import printable
-from .watch import Watch
+from .watch import FINAL, Watch
 
 log = logging.getLogger("trainmaster")
 
@@ -47,6 +47,8 @@ BACKEND = "trainmaster"
 # How often an agent looks for a change, in seconds.
 _PACE = 0.1
 _CALL_SECONDS = 1.0
+# For how long an agent tries to say that it leaves.
+_LEAVE_SECONDS = 10.0
 # A store on this machine or in this cluster answers in milliseconds. An agent that waits longer is not there any more.
 _STORE_TIMEOUT = timedelta(seconds=10)
 # PyTorch's agents wait for each other in the store of their training processes.
@@ -443,9 +445,19 @@ class PlanRendezvous(RendezvousHandler):  # type: ignore[misc]
             index=self._index,
             leaving=leaving,
         )
-        # It only counts, so that nothing waits long for it, and nothing fails with it.
-        with contextlib.suppress(grpc.RpcError, ValueError):
-            self._stub.Acknowledge(request, timeout=_CALL_SECONDS, metadata=self._metadata)
+        # Slurm's agent gives up a node only after its workers have said that they leave. Otherwise it restarts the job.
+        # All else only counts, so that nothing waits long for it. Nothing fails with it.
+        until = time.monotonic() + (_LEAVE_SECONDS if leaving else 0)
+        while True:
+            try:
+                self._stub.Acknowledge(request, timeout=_CALL_SECONDS, metadata=self._metadata)
+                return
+            except ValueError:  # the channel was closed
+                return
+            except grpc.RpcError as error:
+                if error.code() in FINAL or time.monotonic() >= until:
+                    return
+            time.sleep(_PACE)
 
     # Looking out for changes, in a thread of its own.
 

@@ -189,10 +189,10 @@ impl Agent {
         // Slurm gets only calls whose cause is on disk. If nothing can be written, held jobs stay held, and the off
         // switch still works.
         self.flush();
-        let feed = &self.services.feed;
+        let (feed, writes) = (&self.services.feed, self.journal.error().is_none());
         let has_left = |job, incarnation, slot| feed.has_left(job, incarnation, slot);
-        let mut calls = self.translator.calls(self.scheduler.state().mode, has_left);
-        if self.journal.error().is_some() {
+        let mut calls = self.translator.calls(self.scheduler.state().mode, writes, has_left);
+        if !writes {
             calls.retain(SlurmCall::gives_nothing);
         }
         self.figures.orders += calls.len() as u64;
@@ -409,9 +409,9 @@ impl Agent {
         }
     }
 
-    /// Sends the assignments that Slurm has carried out. Until a restart is complete, running programs get no new
-    /// assignment: Slurm stops them with SIGTERM. Before the first observation, nothing is sent: the journal may
-    /// describe an earlier incarnation, and programs of the current one would leave.
+    /// Sends the assignments that Slurm has carried out, or for which processes have to leave first. Until a restart is
+    /// complete, running programs get no new assignment: Slurm stops them with SIGTERM. Before the first observation,
+    /// nothing is sent: the journal may describe an earlier incarnation, and programs of the current one would leave.
     fn tell(&mut self) {
         if !self.translator.is_synced() {
             return;

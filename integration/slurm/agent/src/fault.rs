@@ -1,6 +1,11 @@
 //! Fault injection for tests of the agent's surroundings. Products don't contain it.
 
-use std::{path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use serde::Deserialize;
 use trainmaster_core::{Scheduler, testing::Scripted};
@@ -46,7 +51,8 @@ impl Faults {
 
     pub(crate) fn before_calls(&mut self, any: bool) {
         let Some(until) = self.late.take_if(|_| any) else { return };
-        while !until.exists() {
+        let end = Instant::now() + Duration::from_secs(600);
+        while !until.exists() && Instant::now() < end {
             thread::sleep(Duration::from_millis(20));
         }
     }
