@@ -92,7 +92,7 @@ impl Config {
 }
 
 fn seconds<'de, D: Deserializer<'de>, const LEAST: u64>(from: D) -> Result<i64, D::Error> {
-    match amount::duration(from)?.as_secs() {
+    match amount::duration::deserialize(from)?.as_secs() {
         seconds if seconds >= LEAST => Ok(seconds as i64),
         seconds => Err(D::Error::custom(format!("{seconds}s must be at least {LEAST}s"))),
     }

@@ -143,7 +143,7 @@ pub(crate) fn mib<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::
 #[cfg(feature = "yarn")]
 pub(crate) fn span<'de, D: Deserializer<'de>, const LEAST: u64>(from: D) -> Result<Duration, D::Error> {
     let (least, most) = (Duration::from_millis(LEAST), Duration::from_secs(24 * 3600));
-    match duration(from)? {
+    match duration::deserialize(from)? {
         span if (least..=most).contains(&span) => Ok(span),
         span => Err(D::Error::custom(format!("{span:?} must be from {least:?} to {most:?}"))),
     }

@@ -3,9 +3,6 @@
 //! Internally all quantities are integers, so capacity arithmetic is exact: thousandths for counted resources (GPUs,
 //! CPUs, custom types), MiB for memory and disk, Mbit/s for bandwidth, milliseconds for time.
 
-use std::time::Duration;
-
-use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 
 use crate::time::Span;
@@ -84,13 +81,52 @@ pub fn parse_span(text: &str) -> Result<Span, AmountError> {
     parse_scaled(text, &suffixes, "a number with ms, s, m, h or d, such as 20s").map(Span)
 }
 
-/// Reads a configuration's duration, as [`parse_span`]: `#[serde(deserialize_with = "duration")]`.
-///
-/// # Errors
-/// The text isn't a duration.
-pub fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    let span = parse_span(&String::deserialize(from)?).map_err(D::Error::custom)?;
-    Ok(Duration::from_millis(span.0.unsigned_abs()))
+/// The form of a configuration's duration, as [`parse_span`] reads it: `#[serde(with = "duration")]`.
+pub mod duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    use super::parse_span;
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// The text isn't a duration.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let span = parse_span(&String::deserialize(from)?).map_err(D::Error::custom)?;
+        Ok(Duration::from_millis(span.0.unsigned_abs()))
+    }
+
+    /// Writes it in whole seconds or milliseconds: `"30s"`, `"1500ms"`.
+    ///
+    /// # Errors
+    /// That of the serializer.
+    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        match duration.subsec_millis() {
+            0 => to.collect_str(&format_args!("{}s", duration.as_secs())),
+            _ => to.collect_str(&format_args!("{}ms", duration.as_millis())),
+        }
+    }
+}
+
+/// The schema of a duration's text.
+#[cfg(feature = "schema")]
+pub struct DurationText;
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for DurationText {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "duration".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "pattern": "^[0-9]+([.][0-9]+)? *(ms|s|m|h|d)$" })
+    }
 }
 
 /// A quantity that can't be parsed.

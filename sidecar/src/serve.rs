@@ -10,12 +10,17 @@ use std::{
 use anyhow::{Error, anyhow};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize as _, Serialize};
 use tokio::{runtime::Handle, task::JoinHandle};
+use toml::Table;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
-use trainmaster_core::{Settings, settings::Parameter};
-use trainmaster_daemon::{Config, Daemon, Flags, LogLines, ServeError, settings_table, settings_text};
+use trainmaster_core::{
+    Settings,
+    engine::{DefaultValue, Entry},
+    settings::Parameter,
+};
+use trainmaster_daemon::{Config, Daemon, Flags, LogLines, ServeError, settings_table};
 use trainmaster_manager::Adapters;
 use trainmaster_terminal::stop::StopSignals;
 use trainmaster_terminal::{Failure, Output, Paper, Show, client::ServerArgs, found::Note};
@@ -30,30 +35,104 @@ const LINES: usize = 8192;
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     flags: Flags,
-    /// A parameter of the engine (`trainmaster engines NAME` lists them); may be repeated
+    /// A parameter of the engine (`trainmaster engines NAME` lists them), or another setting by its path, such as
+    /// stability.min_run=5s; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Assignment>,
-    /// Print the effective settings of the scheduler as a settings file, and exit
+    /// Print the scheduler's settings in force as a settings file, and exit
     #[arg(long)]
     print_settings: bool,
+    /// Print the whole configuration in force as a configuration file, and exit
+    #[arg(long, conflicts_with = "print_settings")]
+    print_config: bool,
 }
+
+/// The keys of [`Settings`].
+const SETTINGS: [&str; 14] = [
+    "caps",
+    "early_stop",
+    "engine",
+    "fallback",
+    "fallback_after",
+    "parameters",
+    "queues",
+    "refusal_backoff",
+    "refusals",
+    "seed",
+    "shape",
+    "share_models",
+    "stability",
+    "tenants",
+];
 
 /// `KEY=VALUE`.
 #[derive(Clone, Debug)]
-struct Assignment(String, Parameter);
+struct Assignment {
+    key: String,
+    value: String,
+}
 
 impl FromStr for Assignment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("write KEY=VALUE")?;
-        let parameter = match (value.parse::<f64>(), value) {
+        let is_good = |(key, _): &(&str, &str)| !key.is_empty() && !text.contains('\n');
+        let (key, value) = text.split_once('=').filter(is_good).ok_or("write KEY=VALUE, in one line")?;
+        Ok(Self { key: key.into(), value: value.into() })
+    }
+}
+
+impl Assignment {
+    /// Sets a parameter of the engine if it has one of this name, and otherwise the setting at this path.
+    fn apply(&self, settings: &mut Settings) -> anyhow::Result<()> {
+        let Self { key, value } = self;
+        let is_parameter = |entry: &Entry| entry.parameters().iter().any(|parameter| parameter.name == key);
+        // An unknown word is refused as a parameter: the error lists the engine's.
+        let is_setting = key.contains('.') || SETTINGS.contains(&key.as_str());
+        if !is_setting || entry(&settings.engine).is_ok_and(is_parameter) {
+            settings.parameters.insert(key.clone(), self.parameter());
+            return Ok(());
+        }
+        if key == "engine" {
+            return Err(anyhow!(
+                "--set engine={value}: use --engine, which leaves out the parameters of another engine"
+            ));
+        }
+        let text = toml::Value::from(value.as_str());
+        let given: Table = toml::from_str(&format!("{key} = {value}"))
+            .or_else(|_| toml::from_str(&format!("{key} = {text}")))
+            .map_err(|_| {
+                anyhow!(
+                    "--set {key}: must be a path of keys, such as stability.min_run; a key with other characters than \
+                     letters, digits, _ and - stands in quotes: queues.batch.\"gpu:a100\"=4"
+                )
+            })?;
+        let mut table = settings_table(settings);
+        merge(&mut table, given);
+        *settings =
+            Settings::deserialize(table).map_err(|error| anyhow!("--set {key}={value}: {}", error.message()))?;
+        Ok(())
+    }
+
+    fn parameter(&self) -> Parameter {
+        match (self.value.parse::<f64>(), self.value.as_str()) {
             (_, "true") => Parameter::Flag(true),
             (_, "false") => Parameter::Flag(false),
             (Ok(number), _) if number.is_finite() => Parameter::Number(number),
-            _ => Parameter::Text(value.into()),
-        };
-        Ok(Self(key.into(), parameter))
+            (_, text) => Parameter::Text(text.into()),
+        }
+    }
+}
+
+/// Puts what is given over a table, and leaves all else as it is.
+fn merge(table: &mut Table, given: Table) {
+    for (key, value) in given {
+        match (table.get_mut(&key), value) {
+            (Some(toml::Value::Table(inner)), toml::Value::Table(given)) => merge(inner, given),
+            (_, value) => {
+                table.insert(key, value);
+            }
+        }
     }
 }
 
@@ -65,7 +144,7 @@ impl ServeArgs {
         let mut config = flags.config()?;
         config.available = available;
         let settings = &mut config.settings;
-        settings.parameters.extend(self.set.iter().map(|Assignment(key, value)| (key.clone(), value.clone())));
+        self.set.iter().try_for_each(|assignment| assignment.apply(settings))?;
         // Flags change what the file says.
         let file = flags.config.as_deref().filter(|_| flags.engine.is_none() && self.set.is_empty());
         check_engines(settings, file)?;
@@ -92,11 +171,14 @@ pub(crate) fn check_engines(settings: &Settings, file: Option<&Path>) -> anyhow:
 /// # Errors
 /// The configuration is invalid, or the daemon can't start.
 pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, output: Output) -> Result<(), Failure> {
-    let config = args.config(adapters, server)?;
+    let mut config = args.config(adapters, server)?;
     if args.print_settings {
-        return output.show(&Printed(config.settings));
+        return output.show(&Printed(settings_table(&whole(config.settings))));
     }
-    let mut config = config;
+    if args.print_config {
+        config.settings = whole(config.settings);
+        return output.show(&Printed(config.to_table().map_err(Error::from)?));
+    }
     let _log = start_log(&mut config);
     open_more_files(config.limits.connections);
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
@@ -186,24 +268,34 @@ impl Show for Serving {
     }
 }
 
-/// Settings, shown as a settings file.
-struct Printed(Settings);
-
-impl Serialize for Printed {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        settings_table(&self.0).serialize(serializer)
+/// Settings with all parameters of their engine.
+fn whole(mut settings: Settings) -> Settings {
+    for parameter in entry(&settings.engine).map(Entry::parameters).unwrap_or_default() {
+        let default = match parameter.default {
+            DefaultValue::Number(number) => Parameter::Number(number),
+            DefaultValue::Flag(flag) => Parameter::Flag(flag),
+            DefaultValue::Text(text) => Parameter::Text(text.into()),
+        };
+        settings.parameters.entry(parameter.name.into()).or_insert(default);
     }
+    settings
 }
+
+/// Settings, shown as a file of them.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Printed(Table);
 
 impl Show for Printed {
     fn text(&self, _: &Paper) -> String {
-        settings_text(&self.0).trim_end().to_owned()
+        self.0.to_string().trim_end().to_owned()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use trainmaster_core::{Span, engines::REGISTRY};
 
     use super::*;
 
@@ -236,6 +328,65 @@ mod tests {
     }
 
     #[test]
+    fn settings_are_set_by_their_path_and_leave_all_else() {
+        let default = config(&[]).unwrap().settings;
+        let set = ["stability.min_run=5s", "queues.batch.gpu=4", "seed=7", "stability.payback=0.5"];
+        let args: Vec<&str> = set.iter().flat_map(|text| ["--set", text]).collect();
+        let settings = config(&args).unwrap().settings;
+        assert_eq!(settings.stability.min_run, Span::seconds(5));
+        assert_eq!((settings.stability.payback, settings.seed), (0.5, 7));
+        assert_eq!(settings.stability.rescales_per_hour, default.stability.rescales_per_hour);
+        assert_eq!(settings.queues["batch"]["gpu"], 4000);
+        let quoted = config(&["--set", "queues.batch.\"gpu:a100\"=4"]).unwrap().settings;
+        assert_eq!(quoted.queues["batch"]["gpu:a100"], 4000);
+        assert_eq!((&settings.parameters, &settings.caps), (&default.parameters, &default.caps));
+        // A table given for a word, and the other way round.
+        assert!(!config(&["--set", "stability=off"]).unwrap().settings.stability.enabled);
+        let on = config(&["--set", "stability=off", "--set", "stability.min_run=9s"]).unwrap().settings.stability;
+        assert_eq!((on.enabled, on.min_run), (true, Span::seconds(9)));
+    }
+
+    #[test]
+    fn the_keys_are_those_of_the_settings() {
+        let error = Settings::from_toml("x = 1").unwrap_err().to_string();
+        let (_, expected) = error.split_once("expected one of ").expect("it lists the keys");
+        let mut known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        known.sort_unstable();
+        assert_eq!(known, SETTINGS);
+    }
+
+    #[test]
+    fn all_parameters_of_the_engine_are_printed_and_read_back() {
+        for known in REGISTRY {
+            let settings = whole(config(&["--engine", known.name]).unwrap().settings);
+            assert_eq!(settings.parameters.len(), known.parameters().len());
+            let again = Settings::from_toml(&settings_table(&settings).to_string()).unwrap();
+            assert_eq!(again, settings);
+            check_engines(&again, None).unwrap();
+        }
+        let given = whole(config(&["--set", "interval=5s"]).unwrap().settings);
+        assert_eq!(given.parameters["interval"], Parameter::Text("5s".into()));
+    }
+
+    #[test]
+    fn the_whole_configuration_is_printed_and_reads_back_anywhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("daemon.toml");
+        let text = "adapters = [\"local=c.toml\"]\n[tls]\ncert = \"a/c.pem\"\nkey = \"k\"";
+        std::fs::write(&file, text).unwrap();
+        let args = ["--config", file.to_str().unwrap(), "--state-dir", "s", "--set", "stability.min_run=5s"];
+        let printed = config(&args).unwrap().to_table().unwrap();
+        let other = folder.path().join("elsewhere.toml");
+        std::fs::write(&other, printed.to_string()).unwrap();
+        let again = config(&["--config", other.to_str().unwrap()]).unwrap();
+        assert_eq!(again.to_table().unwrap(), printed);
+        assert_eq!(again.tls.unwrap().cert, folder.path().join("a/c.pem"));
+        assert_eq!(again.adapters.unwrap()[0].config, Some(folder.path().join("c.toml")));
+        assert!(again.state_dir.is_absolute());
+        assert_eq!(again.settings.stability.min_run, Span::seconds(5));
+    }
+
+    #[test]
     fn an_engine_doesnt_get_the_parameters_of_another() {
         let default = config(&[]).unwrap().settings;
         assert_eq!(default.engine, "optimus");
@@ -254,6 +405,14 @@ mod tests {
             (&["--set", "interval=soon"], "interval"),
             (&["--set", "interval"], "KEY=VALUE"),
             (&["--set", "=1"], "KEY=VALUE"),
+            (&["--set", "stability.min_rum=5s"], "--set stability.min_rum=5s: unknown field `min_rum`"),
+            (&["--set", "stability.min_run=soon"], "--set stability.min_run=soon: \"soon\" is not allowed"),
+            (&["--set", "stability.payback=-1"], "-1 must be 0 or more"),
+            (&["--set", "nothing.here=1"], "unknown field `nothing`"),
+            (&["--set", "a..b=1"], "must be a path of keys"),
+            (&["--set", "queues.batch.gpu:a100=4"], "queues.batch.\"gpu:a100\"=4"),
+            (&["--set", "seed=5\nengine = \"fifo\""], "in one line"),
+            (&["--set", "engine=fifo"], "use --engine"),
             (&["--engine", "optimum"], "there are optimus"),
             (&["--config", "nowhere.toml"], "nowhere.toml"),
         ] {

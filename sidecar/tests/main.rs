@@ -8,6 +8,7 @@ mod cli_replay;
 mod cli_serve;
 mod cli_simulate;
 mod daemon_kill;
+mod reference;
 #[allow(dead_code)] // shared with the daemon's tests, which use all of it
 #[path = "../daemon/tests/service/support.rs"]
 mod support;

@@ -68,6 +68,19 @@ pub(super) mod limits {
     use super::*;
 
     type Limits = BTreeMap<String, BTreeMap<String, i64>>;
+    /// Their form in files.
+    #[cfg(feature = "schema")]
+    pub(in super::super) type Texts = BTreeMap<String, BTreeMap<String, Quantity>>;
+
+    /// A number, or a text with a unit.
+    #[cfg(feature = "schema")]
+    #[derive(schemars::JsonSchema)]
+    #[schemars(untagged, inline)]
+    #[expect(dead_code, reason = "only its schema is used")]
+    pub(in super::super) enum Quantity {
+        Number(f64),
+        Text(String),
+    }
 
     pub(in super::super) fn serialize<S: Serializer>(limits: &Limits, to: S) -> Result<S::Ok, S::Error> {
         if !to.is_human_readable() {
@@ -152,11 +165,39 @@ impl<'de> Deserialize<'de> for Parameter {
 /// The table of [`Stability`]'s rules in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Rules {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(super) struct Rules {
+    /// Minimum time for which a job keeps its slots after a start. After a restart, if `payback` restart costs are
+    /// longer, these count, up to five times this.
     #[serde(with = "span")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::amount::DurationText"))]
     min_run: Span,
+    /// Number of restarts of a job within an hour for another shape or another place. After them it keeps its slots.
     rescales_per_hour: u32,
+    /// A job isn't restarted if it is predicted to end within this many restart costs, or was restarted within them.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     payback: f64,
+}
+
+/// [`Stability`] in a file.
+#[cfg(feature = "schema")]
+#[derive(schemars::JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum Switch {
+    /// `"on"`: the defaults of the table. `"off"`: no job is pinned.
+    Word(OnOff),
+    /// The rules.
+    Table(Rules),
+}
+
+#[cfg(feature = "schema")]
+#[derive(schemars::JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum OnOff {
+    On,
+    Off,
 }
 
 impl Default for Rules {

@@ -30,6 +30,8 @@ pub enum Mode {
 /// A value of an engine's parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(untagged))]
 pub enum Parameter {
     /// Any number.
     Number(f64),
@@ -74,6 +76,7 @@ impl Default for Stability {
 /// The shapes that the pool's manager can carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShapeRules {
     /// Each server of a job has the same number of workers and of parameter servers. If the roles don't share servers,
     /// each server of a role has the same number of it. A running job can only give up whole servers.
@@ -82,12 +85,13 @@ pub struct ShapeRules {
     pub colocate: bool,
     /// Workers can be added to a running incarnation. Removing workers is always possible.
     pub grow_in_place: bool,
-    /// Reservable thousandths of each device, CPU and bandwidth: 1000, or more to let tasks share unused capacity.
+    /// How much of each device, CPU and bandwidth may be reserved: 1 to 8 times. Above 1, tasks share unused capacity.
     /// Applies only to servers that list their devices and don't keep those of idle slots
     /// ([`keeps_gpus`](crate::server::Place::keeps_gpus)). CPUs and bandwidth are oversubscribed under all engines. Two
-    /// tasks get the same whole device only under engines that use measured load. A file has the factor, from 1 to 8.
-    /// The alias is the former name.
+    /// tasks get the same whole device only under engines that use measured load. In the code it is in thousandths.
+    // The alias is the former name.
     #[serde(alias = "overbook", with = "forms::times")]
+    #[cfg_attr(feature = "schema", schemars(with = "f64", extend("minimum" = 1, "maximum" = 8)))]
     pub oversubscribe: u16,
 }
 
@@ -128,9 +132,11 @@ impl ShapeRules {
 /// Limits on the claims of job files, so that inflated claims give no advantage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Caps {
     /// Maximum worth of a job at any time ([`Utility`](crate::job::Utility)).
     #[serde(with = "forms::cap")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>", extend("minimum" = 0)))]
     pub utility: f64,
     /// Maximum urgency.
     pub urgency: u32,
@@ -147,10 +153,11 @@ impl Default for Caps {
 /// All settings. Files have durations and amounts as texts with units, and journals as numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Settings {
     /// Name of the engine.
     pub engine: String,
-    /// Parameters of the engine. The others have their defaults.
+    /// Parameters of the engine (`trainmaster engines NAME` lists them). The others have their defaults.
     pub parameters: BTreeMap<String, Parameter>,
     /// Name of the engine that takes over when the chosen one fails.
     pub fallback: String,
@@ -158,16 +165,19 @@ pub struct Settings {
     #[serde(deserialize_with = "forms::positive")]
     pub fallback_after: u32,
     /// Rules that pin jobs.
+    #[cfg_attr(feature = "schema", schemars(with = "forms::Switch"))]
     pub stability: Stability,
     /// The shapes that the manager can carry out.
     pub shape: ShapeRules,
     /// Limits on the claims of job files.
     pub caps: Caps,
-    /// Limits of queues, by queue and resource name.
+    /// Limits of queues, by queue and resource name: `batch.memory = "64GiB"`.
     #[serde(with = "forms::limits")]
+    #[cfg_attr(feature = "schema", schemars(with = "forms::limits::Texts"))]
     pub queues: BTreeMap<String, BTreeMap<String, i64>>,
-    /// Limits of tenants, by tenant and resource name.
+    /// Limits of tenants, by tenant and resource name: `vision.gpu = 64`.
     #[serde(with = "forms::limits")]
+    #[cfg_attr(feature = "schema", schemars(with = "forms::limits::Texts"))]
     pub tenants: BTreeMap<String, BTreeMap<String, i64>>,
     /// Whether the scheduler stops jobs that have nothing to gain, as far as their owners consent (`stop` and
     /// `stop_under_load` of a job; MLF-C of MLFS), under every engine. `mlfs` also does that by itself, and considers
@@ -178,12 +188,14 @@ pub struct Settings {
     pub share_models: bool,
     /// Wait after a manager's first refusal. It doubles with each consecutive one.
     #[serde(with = "crate::forms::span")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::amount::DurationText"))]
     pub refusal_backoff: Span,
     /// Number of consecutive refusals after which the job's room goes to others until its wait ends.
     #[serde(deserialize_with = "forms::positive")]
     pub refusals: u32,
     /// Seed for engines with random numbers.
     #[serde(with = "forms::seed")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub seed: u64,
 }
 

@@ -52,7 +52,7 @@ pub use self::{
     flags::Flags,
     log::LogLines,
     preflight::{UnusableFile, unusable_files},
-    settings::{settings_table, settings_text},
+    settings::settings_table,
     store::{Audit, JournalFile, StoreError, faults::Faults, read_audit, read_journal},
 };
 use self::{

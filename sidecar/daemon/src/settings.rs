@@ -3,20 +3,15 @@
 use toml::Table;
 use trainmaster_core::Settings;
 
-/// All settings as a settings file. Parsing it gives the same settings.
+/// All settings as a table. Parsing its text gives the same settings.
 ///
 /// ```
-/// use trainmaster_daemon::settings_text;
+/// use trainmaster_daemon::settings_table;
 /// use trainmaster_core::Settings;
 ///
 /// let settings = Settings::from_toml("engine = \"drf\"\nqueues.batch.memory = \"64GiB\"").unwrap();
-/// assert_eq!(Settings::from_toml(&settings_text(&settings)).unwrap(), settings);
+/// assert_eq!(Settings::from_toml(&settings_table(&settings).to_string()).unwrap(), settings);
 /// ```
-pub fn settings_text(settings: &Settings) -> String {
-    settings_table(settings).to_string()
-}
-
-/// All settings as a table.
 pub fn settings_table(settings: &Settings) -> Table {
     Table::try_from(settings).expect("settings are numbers and texts")
 }
@@ -59,7 +54,7 @@ mod tests {
             Settings::from_toml("stability = \"off\"").unwrap(),
             Settings::default(),
         ] {
-            let printed = settings_text(&settings);
+            let printed = settings_table(&settings).to_string();
             assert_eq!(Settings::from_toml(&printed).unwrap(), settings, "{printed}");
         }
     }

@@ -37,6 +37,17 @@ impl From<&str> for Choice {
     }
 }
 
+impl std::fmt::Display for Choice {
+    /// The form that [`From<&str>`] reads.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Shipped => f.write_str("shipped"),
+            Self::None => f.write_str("none"),
+            Self::File(file) => file.display().fmt(f),
+        }
+    }
+}
+
 /// Policies, and warnings about the others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {

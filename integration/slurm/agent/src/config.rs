@@ -104,7 +104,7 @@ impl Config {
 }
 
 fn poll<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    match amount::duration(from)? {
+    match amount::duration::deserialize(from)? {
         poll if (100..=60_000).contains(&poll.as_millis()) => Ok(poll),
         poll => Err(D::Error::custom(format!("{poll:?} must be from 100ms to 60s"))),
     }

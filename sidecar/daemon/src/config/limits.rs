@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use trainmaster_core::{Budget, Span, amount::duration};
 use trainmaster_feed::Limits;
 use trainmaster_host::{JournalLimits, TicketLimits};
@@ -17,25 +17,30 @@ use super::{
 };
 
 /// Limits of engines and fits ([`TicketLimits`]).
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DecisionConfig {
     /// Time until an engine's decision is abandoned.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::DurationText"))]
     pub limit: Duration,
     /// Maximum steps of an engine. A step is about one examined candidate.
     pub steps: u64,
     /// Maximum wait of a due decision for a round of fits.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::DurationText"))]
     pub fits_wait: Duration,
     /// Time between rounds of fits while reports come in.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::DurationText"))]
     pub fits_every: Duration,
 }
 
 /// Limits of the journal ([`JournalLimits`]), and what it keeps.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct JournalConfig {
     /// Minimum records between snapshots.
     pub snapshot_records: usize,
@@ -46,15 +51,17 @@ pub struct JournalConfig {
     /// Maximum bytes of records in memory while the disk can't be written.
     pub waiting_bytes: usize,
     /// Time after which an unfinished write counts as failed.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::DurationText"))]
     pub write_limit: Duration,
     /// Number of ended jobs that are kept for display.
     pub ended_jobs: usize,
 }
 
 /// Limits of callers.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LimitsConfig {
     /// Maximum number of connections. Further ones wait to be accepted.
     pub connections: usize,

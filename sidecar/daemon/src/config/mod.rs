@@ -5,13 +5,14 @@ mod limits;
 mod tests;
 
 use std::{
-    io,
+    env, io,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use serde::{Deserialize, Deserializer, de::Error};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use toml::Table;
 use trainmaster_core::{
     Settings,
     amount::duration,
@@ -43,28 +44,34 @@ use super::{ServeError, log::LogLines, store::faults::Faults};
 /// assert_eq!(config.settings.engine, "optimus");
 /// assert!(Config::from_toml("listn = 1").unwrap_err().to_string().contains("listn"));
 /// ```
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Config {
     /// The port for gRPC, metrics and JSON. Addresses other than loopback need TLS.
     #[serde(deserialize_with = "listen")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub listen: SocketAddr,
-    /// The folder for the journal, the tokens and the adapters' folders.
+    /// The folder for the journal, the tokens and the adapters' folders. By default it is
+    /// `~/.local/state/trainmaster`, or `trainmaster` in `$XDG_STATE_HOME`.
+    #[cfg_attr(feature = "schema", schemars(transform = without_default))]
     pub state_dir: PathBuf,
     /// The scheduler's settings. Default: those of the core.
     #[serde(skip)]
     pub settings: Settings,
-    /// The file's `scheduler`, before it becomes `settings`.
+    /// The scheduler's settings.
     scheduler: Option<Settings>,
-    /// The file that has the settings instead.
+    /// A file with the scheduler's settings, in place of `[scheduler]`.
     scheduler_file: Option<PathBuf>,
-    /// The policies for engines that use one.
-    #[serde(deserialize_with = "policy")]
+    /// The policies for engines that use one: `"shipped"`, `"none"`, or a file of `train-policy`.
+    #[serde(with = "policy")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub policy: Choice,
     /// The adapters that the program contains. Default: none.
     #[serde(skip)]
     pub available: Adapters,
-    /// Managers that run inside the daemon. `None`: the available ones that run by default.
+    /// Managers that run inside the daemon: `"name"` or `"name=file"`, with the adapter's configuration file. Without
+    /// the key, those that run by default.
     pub adapters: Option<Vec<AdapterChoice>>,
     /// The daemon's address for training programs. Default: the address of the port.
     pub advertise: Option<String>,
@@ -75,14 +82,17 @@ pub struct Config {
     /// Host names under which the port may be called without TLS, in addition to `localhost`, numeric addresses, the
     /// machine's own name and the name in `advertise`.
     pub names: Vec<String>,
-    /// Whether the metrics need no token: `metrics = "open"`, otherwise `"token"`.
-    #[serde(rename = "metrics", deserialize_with = "is_open")]
+    /// Whether the metrics need no token: `"open"`, otherwise `"token"`.
+    #[serde(rename = "metrics", with = "openness")]
+    #[cfg_attr(feature = "schema", schemars(with = "openness::Word"))]
     pub metrics_open: bool,
     /// Time until a plan expires without a newer one. Zero: never.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::DurationText"))]
     pub plan_ttl: Duration,
     /// Maximum time for a program to stop.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::DurationText"))]
     pub grace: Duration,
     /// Limits of engines and fits.
     pub decision: DecisionConfig,
@@ -93,7 +103,8 @@ pub struct Config {
     /// Whether the processes of jobs end with the daemon, if an adapter runs them.
     pub end_jobs: bool,
     /// Time after which a training program without its feed ends by itself.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::DurationText"))]
     pub orphan_grace: Duration,
     /// The program of jobs without a command.
     pub trainer: Option<PathBuf>,
@@ -107,8 +118,9 @@ pub struct Config {
 }
 
 /// A manager that runs inside the daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline, with = "String"))]
 pub struct AdapterChoice {
     /// The adapter's name.
     pub name: String,
@@ -132,6 +144,12 @@ impl From<String> for AdapterChoice {
     }
 }
 
+impl From<AdapterChoice> for String {
+    fn from(choice: AdapterChoice) -> Self {
+        choice.to_string()
+    }
+}
+
 impl std::fmt::Display for AdapterChoice {
     /// The form that [`Self::parse`] reads, with an absolute path.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -146,8 +164,9 @@ impl std::fmt::Display for AdapterChoice {
 }
 
 /// Files for TLS, in PEM.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tls {
     /// The certificate and its chain.
     pub cert: PathBuf,
@@ -261,6 +280,27 @@ impl Config {
         Ok(config)
     }
 
+    /// The whole configuration in force, as a file that [`from_toml`](Self::from_toml) reads: with flags and defaults,
+    /// and with absolute paths, so that the file may be anywhere.
+    ///
+    /// # Errors
+    /// A path isn't Unicode.
+    ///
+    /// ```
+    /// use trainmaster_daemon::Config;
+    ///
+    /// let config = Config::from_toml("trainer = \"bin/train\"\n[limits]\nlists = 3").unwrap();
+    /// let table = config.to_table().unwrap();
+    /// assert!(table["trainer"].as_str().unwrap().starts_with('/'));
+    /// let again = Config::from_toml(&table.to_string()).unwrap();
+    /// assert_eq!(again.to_table().unwrap(), table);
+    /// ```
+    pub fn to_table(&self) -> Result<Table, ServeError> {
+        let here = env::current_dir().unwrap_or_default();
+        let whole = Self { scheduler: Some(self.settings.clone()), ..self.clone().within(&here) };
+        Table::try_from(whole).map_err(|error| ServeError::Config(format!("it can't be printed: {error}")))
+    }
+
     /// Lets relative paths start at a folder.
     fn within(self, folder: &Path) -> Self {
         let here = |path: PathBuf| folder.join(path);
@@ -337,15 +377,46 @@ fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     parse_listen(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
-fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Choice, D::Error> {
-    Ok(String::deserialize(from)?.as_str().into())
+mod policy {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(policy: &Choice, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(policy)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Choice, D::Error> {
+        Ok(String::deserialize(from)?.as_str().into())
+    }
 }
 
-fn is_open<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
-    match String::deserialize(from)?.as_str() {
-        "token" => Ok(false),
-        "open" => Ok(true),
-        other => Err(D::Error::custom(format!("{other:?} must be \"token\" or \"open\""))),
+/// The machine's own default means nothing elsewhere.
+#[cfg(feature = "schema")]
+fn without_default(schema: &mut schemars::Schema) {
+    schema.remove("default");
+}
+
+mod openness {
+    use super::*;
+
+    #[cfg(feature = "schema")]
+    #[derive(schemars::JsonSchema)]
+    #[schemars(inline, rename_all = "lowercase")]
+    #[expect(dead_code, reason = "only its schema is used")]
+    pub(super) enum Word {
+        Token,
+        Open,
+    }
+
+    pub(super) fn serialize<S: Serializer>(is_open: &bool, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(if *is_open { "open" } else { "token" })
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "token" => Ok(false),
+            "open" => Ok(true),
+            other => Err(D::Error::custom(format!("{other:?} must be \"token\" or \"open\""))),
+        }
     }
 }
 
