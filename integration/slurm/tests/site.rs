@@ -186,8 +186,8 @@ impl Site {
         fs::read_to_string(self.folder().join("log/slurmctld.log")).unwrap()
     }
 
-    /// Waits until Slurm has saved all jobs as they are now. It would repeat unsaved changes after a crash. The job that
-    /// was saved last, an ordinary one, stays in the queue, held.
+    /// Waits until Slurm has saved all jobs as they are now, because it would repeat unsaved changes after a crash. The
+    /// ordinary job that was saved last stays in the queue, held.
     pub(crate) fn saves(&self) {
         let mark = format!("saved-{}", UNIX_EPOCH.elapsed().unwrap().as_nanos());
         self.sbatch(&["-H", "-J", &mark, "-n1", "-o", "/dev/null"], "#!/bin/sh\n").unwrap();
