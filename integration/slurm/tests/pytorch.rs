@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use super::{
     cluster::{available, root, skipped, until},
-    site::{DRF, Setup, Site},
+    site::{DRF, PATIENT, Setup, Site},
 };
 
 /// Jobs run `ddp.py`, a script of PyTorch alone. They note where each process began: rank, world size, step.
@@ -68,7 +68,8 @@ fn agents_of_torchrun_leave_a_node_before_it_is_taken() {
     if !root().join("target/python-venv/bin/torchrun").exists() {
         return skipped("no PyTorch in target/python-venv: scripts/install python");
     }
-    let site = Setup { nodes: 2, env: &[("GPUS", "2")], scheduler: DRF, ..Setup::default() }.start();
+    let env = &[("GPUS", "2")];
+    let site = Setup { nodes: 2, env, scheduler: DRF, slurm: PATIENT, ..Setup::default() }.start();
     let submit = |name: &str, most: u32, steps: u32| {
         let bounds = format!("worker.max = {most}\n#TRAINMASTER launcher = torchrun");
         let script = job(&site, name, "torchrun")

@@ -2,7 +2,7 @@
 
 use super::{
     cluster::{available, root, until},
-    site::{DRF, Setup, programs},
+    site::{DRF, PATIENT, Setup, programs},
 };
 
 /// A job whose workers reduce among themselves, with further lines at its head and further arguments.
@@ -24,7 +24,7 @@ fn workers_leave_before_their_node_is_taken_and_the_job_completes() {
     if !available() {
         return;
     }
-    let site = Setup { nodes: 2, scheduler: DRF, ..Setup::default() }.start();
+    let site = Setup { nodes: 2, scheduler: DRF, slurm: PATIENT, ..Setup::default() }.start();
     let large = site.submit("large", &ring(150, "#TRAINMASTER worker.max = 8", ""));
     until("it trains on both nodes", || site.output("large").contains("8 workers"));
     // Slurm kills what runs on a node that a job gives up, and a killed process would be the job's failure.

@@ -26,6 +26,9 @@ pub(crate) const OPTIMUS: &str = "engine = \"optimus\"\nstability = \"off\"\n[sc
 /// Equal shares, which don't depend on the machine's speed.
 pub(crate) const DRF: &str = "engine = \"drf\"\nstability = \"off\"\n[scheduler.parameters]\ninterval = \"6s\"\n";
 
+/// Time for processes to leave a node even on a slow machine, after which their job would restart.
+pub(crate) const PATIENT: &str = "grace = \"5m\"";
+
 /// Setup of a site.
 pub(crate) struct Setup<'a> {
     pub(crate) nodes: u32,
