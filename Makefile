@@ -17,7 +17,7 @@ test-all: ## also run long tests: 1,000 kill -9, 2,000 submissions, 10^6 calls f
 		TRAINMASTER_CASES=5 scripts/test
 
 goldens: ## the golden decisions of every scenario and engine, written again: read the difference
-	BLESS=1 cargo test --locked -p trainmaster-conformance --test golden -- --test-threads 1
+	env -u CI BLESS=1 cargo test --locked -p trainmaster-conformance --test golden -- --test-threads 1
 	git --no-pager diff --stat -- integration/conformance/golden
 	git status --short -- integration/conformance/golden
 
