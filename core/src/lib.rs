@@ -37,7 +37,6 @@ pub mod scheduler;
 pub mod server;
 pub mod settings;
 pub mod shape;
-pub mod sim;
 pub mod solver;
 pub mod state;
 mod tables;

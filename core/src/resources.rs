@@ -21,7 +21,7 @@ pub const BANDWIDTH: ResourceId = ResourceId(4);
 const BUILT_IN: [&str; 5] = ["gpu", "cpu", "memory", "disk", "bandwidth"];
 
 /// Whether a resource or a device is a GPU: `gpu` or `gpu:<type>`.
-pub(crate) fn is_gpu(name: &str) -> bool {
+pub fn is_gpu(name: &str) -> bool {
     name == "gpu" || name.starts_with("gpu:")
 }
 

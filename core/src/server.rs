@@ -48,7 +48,11 @@ impl Hosts {
         (shape.workers == 0 || self.takes(Role::Worker)) && (shape.servers == 0 || self.takes(Role::Server))
     }
 
-    pub(crate) fn of(labels: &BTreeMap<String, String>) -> Result<Self, String> {
+    /// What a server's labels say.
+    ///
+    /// # Errors
+    /// The label's value isn't allowed.
+    pub fn of(labels: &BTreeMap<String, String>) -> Result<Self, String> {
         match labels.get("hosts").map(String::as_str) {
             None | Some("both") => Ok(Self::Both),
             Some("workers") => Ok(Self::Workers),
@@ -88,7 +92,11 @@ impl Place {
         self.uploads.get(from).copied().unwrap_or(self.upload)
     }
 
-    pub(crate) fn of(labels: &BTreeMap<String, String>) -> Result<Self, String> {
+    /// What a server's labels say.
+    ///
+    /// # Errors
+    /// A label's value isn't allowed.
+    pub fn of(labels: &BTreeMap<String, String>) -> Result<Self, String> {
         let is = |label: &str, value: &str| labels.get(label).is_some_and(|text| text == value);
         let (cloud, keeps_gpus) = (is("zone", "cloud"), is(Self::KEPT_GPUS.0, Self::KEPT_GPUS.1));
         let mut place = Self { cloud, keeps_gpus, ..Self::default() };

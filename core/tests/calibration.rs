@@ -9,8 +9,8 @@ use crate::fit_data::{columns, mean, shared};
 use trainmaster_core::{
     Allocation, Devices, Role, ServerId, Settings, Slot, Span,
     settings::{Parameter, Stability},
-    sim::{Options, SimJob, Workload, play, workload::pollux},
 };
+use trainmaster_sim::{Options, SimJob, Workload, play, workload::pollux};
 
 /// Where the files of a load are.
 const LOADS: [(&str, &str); 4] =

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use trainmaster_core::fit::{
     Confidence, SpeedCurve, SpeedFit, SpeedHistory, SpeedModel, SpeedOptions, SpeedPrior, SpeedSample,
 };
+use trainmaster_sim::Draws;
 
 /// Measured all-reduce steps: (1 on one node or 2 on several, replicas, examples per replica, seconds).
 fn steps(app: &str, table: &str) -> Option<Vec<(u32, u32, f64, f64)>> {
@@ -423,4 +424,34 @@ fn a_ring_over_several_servers_takes_longer() {
     let fit = SpeedFit::fit(model, &near, &SpeedOptions::default());
     let ratio = fit.speed(2, 4) / fit.speed(1, 4);
     assert!((0.6..0.95).contains(&ratio), "somewhat slower is likely: {ratio}");
+}
+
+/// Mean and deviation of the logarithm of drawn speeds over the fitted one.
+fn drawn(samples: &[SpeedSample], p: u32, w: u32) -> (f64, f64) {
+    let options = SpeedOptions::default();
+    let fit = SpeedFit::fit(SpeedModel::Sync { batch: 64.0 }, samples, &options);
+    let draws = Draws::new(4);
+    let logs = (0..200).map(|number| {
+        let drawn = fit.draw(samples, &options, &mut (0..).map(|key| draws.of(number).normal(key)));
+        libm::log(drawn.speed(p, w) / fit.speed(p, w))
+    });
+    let logs: Vec<f64> = logs.collect();
+    let mean = logs.iter().sum::<f64>() / 200.0;
+    (mean, (logs.iter().map(|log| (log - mean) * (log - mean)).sum::<f64>() / 200.0).sqrt())
+}
+
+#[test]
+fn draws_agree_at_measured_pairs_and_spread_elsewhere() {
+    let truth = |p: u32, w: u32| {
+        let (p, w) = (f64::from(p), f64::from(w));
+        1.0 / (0.01 * 64.0 / w + 0.05 + 0.1 * w / p + 0.002 * w)
+    };
+    let pair = |(p, w): (u32, u32)| SpeedSample::new(p, w, truth(p, w));
+    let few = [(2, 2)].map(pair);
+    let many = [(1, 1), (2, 2), (1, 4), (4, 4), (4, 2), (8, 8), (2, 8), (8, 3), (6, 12)].map(pair);
+    let ((near, scatter), (_, far)) = (drawn(&few, 2, 2), drawn(&few, 4, 16));
+    assert!(near.abs() < 0.03 && scatter < 0.1, "off by {near} ± {scatter} where it was measured");
+    assert!(far > 3.0 * scatter, "{far} far away, {scatter} near");
+    let (mean, spread) = drawn(&many, 4, 16);
+    assert!(mean.abs() < 0.03 && spread < 0.5 * far, "{mean} ± {spread} with nine pairs, {far} with one");
 }

@@ -5,9 +5,9 @@ use trainmaster_core::{
     JobSpec, Shape, Span, Time,
     job::{Dataset, Slots, Utility, UtilityKind},
     resources::{Amounts, BANDWIDTH, CPU, GPU, MEMORY},
-    sim::offline::{Host, Instance, Optimum, Run, Schedule, Task, solve},
     solver::{Limit, SOLVERS},
 };
+use trainmaster_sim::offline::{Host, Instance, Optimum, Run, Schedule, Task, solve};
 
 fn host(gpus: i64, cpus: i64, workers: bool, servers: bool) -> Host {
     Host { capacity: Amounts::of(&[(GPU, gpus), (CPU, cpus)]), workers, servers }
@@ -183,7 +183,7 @@ fn an_invalid_schedule_names_the_place() {
 /// Ten jobs in ten slots, with half of the servers for workers, as in Fig. 5. The jobs are smaller, so that some of
 /// them end.
 fn ten_jobs(seed: u64, servers: usize) -> Instance {
-    let draws = trainmaster_core::sim::Draws::new(seed);
+    let draws = trainmaster_sim::Draws::new(seed);
     let mut drawn = 0;
     let mut lot = |least: i64, most: i64| {
         drawn += 1;

@@ -7,8 +7,8 @@ use trainmaster_core::{
     journal::Record,
     policy::{Network, PolicyError, Validation},
     settings::{Parameter, Stability},
-    sim::{Draws, Options, Report, Request, Workload, play, workload},
 };
+use trainmaster_sim::{Draws, Options, Report, Request, Workload, play, workload};
 
 /// Weights from a seed, with arbitrary preferences.
 fn drawn(engine: &str, seed: u64) -> Policy {

@@ -7,11 +7,11 @@ use trainmaster_core::{
     journal::{self, Record},
     replay::{Replay, Replayed},
     settings::Stability,
-    sim::{
-        Options, Outage, Report, Request, Speed, Workload, play,
-        recorded::{GoalBasis, LeftOut, Recorder, Recording, SpeedBasis},
-        workload,
-    },
+};
+use trainmaster_sim::{
+    Options, Outage, Report, Request, Speed, Workload, play,
+    recorded::{GoalBasis, LeftOut, Recorder, Recording, SpeedBasis},
+    workload,
 };
 
 fn settings(engine: &str, seed: u64) -> Settings {
@@ -175,7 +175,7 @@ fn reports_determine_the_truth() {
             assert_eq!((&job.name, job.restarts), (&sim.spec.name, fared.restarts));
             assert_eq!(known.goal.basis, GoalBasis::Completed);
             assert_eq!((known.speed.basis, known.start), (SpeedBasis::Reports, sim.truth.start));
-            let draws = trainmaster_core::sim::Draws::new(seed).of(u64::from(job.id.0 as u32 - 1));
+            let draws = trainmaster_sim::Draws::new(seed).of(u64::from(job.id.0 as u32 - 1));
             assert_eq!(known.goal.epochs, sim.truth.goal.epochs(&sim.spec, draws), "{}", job.name);
             // Epochs vary by 3 %. The estimate of that varies because there are few reports.
             assert!((known.noise - 0.03).abs() < 0.02, "{}: {}", job.name, known.noise);

@@ -10,10 +10,10 @@ use trainmaster_core::{
     engines::{self, REGISTRY},
     job::Dataset,
     settings::{Parameter, Stability},
-    sim::{
-        Errors, Fate, JobReport, Options, Outage, Report, Request, SimJob, Speed, Stragglers, Workload, play,
-        workload::{Entry, WORKLOADS},
-    },
+};
+use trainmaster_sim::{
+    Errors, Fate, JobReport, Options, Outage, Report, Request, SimJob, Speed, Stragglers, Workload, play,
+    workload::{Entry, WORKLOADS},
 };
 
 fn options(engine: &str, seed: u64) -> Options {
@@ -109,7 +109,7 @@ fn a_single_job_takes_its_true_time() {
     (server.max, server.requested) = (1, 1);
     job.truth.speed_noise = 0.0;
     job.profiling = None;
-    let steps = f64::from(job.truth.goal.epochs(&job.spec, trainmaster_core::sim::Draws::new(1).of(0)))
+    let steps = f64::from(job.truth.goal.epochs(&job.spec, trainmaster_sim::Draws::new(1).of(0)))
         * job.spec.examples.div_ceil(job.spec.batch) as f64;
     let report = run("fifo", &workload, 1);
     let jct = report.jobs[0].jct_s.unwrap();

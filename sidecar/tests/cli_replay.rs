@@ -9,10 +9,10 @@ use trainmaster_core::{
     job::Dataset,
     journal::{Record, VERSION},
     settings::Stability,
-    sim::{Host, Options, Request, play, workload},
 };
 use trainmaster_daemon::{Daemon, JournalFile};
 use trainmaster_proto::v1;
+use trainmaster_sim::{Host, Options, Request, play, workload};
 
 use crate::support::{Clients, FakeManager, Trainer, config, servers, spec};
 

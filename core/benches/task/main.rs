@@ -17,8 +17,8 @@ use trainmaster_core::{
     Budget, DeviceShare, End, Event, JobId, JobSpec, ObservedSlot, Phase, Report, Role, Scheduler, Settings, SlotUse,
     Time,
     settings::{ShapeRules, Stability},
-    sim::workload::{Request, find},
 };
+use trainmaster_sim::workload::{Request, find};
 
 const ROUNDS: usize = 21;
 const MINUTE: i64 = 60_000;

@@ -144,7 +144,7 @@ impl Job {
 
     /// Whether what was measured with one number of workers says little about another: the job has sizes, and no
     /// parameter servers.
-    pub(crate) fn has_speed_table(&self) -> bool {
+    pub fn has_speed_table(&self) -> bool {
         self.spec.server.is_none() && self.sizes != Sizes::Any
     }
 

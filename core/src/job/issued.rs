@@ -32,7 +32,7 @@ pub struct Issued {
     /// The incarnation that still runs while its successor is requested.
     pub(crate) outgoing: Option<Outgoing>,
     /// The highest incarnation so far. Each number is used once.
-    pub(crate) last_incarnation: Incarnation,
+    pub last_incarnation: Incarnation,
     /// The shape that was last issued. Empty before the first issue.
     pub last_shape: Shape,
     /// Time at which slots were last given or changed. A withdrawal of all slots leaves it as it is. Before the first

@@ -244,7 +244,7 @@ fn fit(job: &Job, model: Option<&Model>, types: &TypeSpeeds) -> Fits {
 
 impl FitOutcome {
     /// Lets a simulation replace fits by predictions with a known error.
-    pub(crate) fn revise(&mut self, mut revise: impl FnMut(JobId, &mut Fits)) {
+    pub fn revise(&mut self, mut revise: impl FnMut(JobId, &mut Fits)) {
         self.fits.iter_mut().for_each(|(job, fits)| revise(*job, fits));
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 
 /// The use of each server by an allocation, sorted by server. O(slots + servers touched · their log). With work, O(log
 /// work) more for each worker, and O(work) for each parameter server.
-pub(crate) fn usage_by_server(state: &State, job: &Job, allocation: &Allocation) -> Vec<(ServerId, Usage)> {
+pub fn usage_by_server(state: &State, job: &Job, allocation: &Allocation) -> Vec<(ServerId, Usage)> {
     let mut by_server: Vec<(ServerId, Usage)> = Vec::with_capacity(8);
     let all_busy = allocation.work().is_empty();
     // Slots of one role on one server are usually adjacent.

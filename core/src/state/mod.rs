@@ -33,11 +33,12 @@ use imbl::{OrdMap, OrdSet, Vector};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::batches::SavedNoise;
-pub(crate) use self::charge::{idle, usage_by_server};
+pub(crate) use self::charge::idle;
 pub(crate) use self::gpu_types::TypesByTenant;
 pub use self::{
     census::Count,
     changes::Change,
+    charge::usage_by_server,
     directory::{Account, Model},
 };
 use self::{changes::Changes, directory::Directory};

@@ -3,8 +3,8 @@
 use trainmaster_core::{
     journal::Record,
     replay::{Replay, Replayed},
-    sim::Host,
 };
+use trainmaster_sim::Host;
 
 /// Collects the journal.
 #[derive(Default)]

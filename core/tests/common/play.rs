@@ -9,9 +9,9 @@ use trainmaster_core::{
     journal::Record,
     replay::{self, Replay},
     scheduler::Why,
-    sim::recorded::Recorder,
     state::Mandate,
 };
+use trainmaster_sim::recorded::Recorder;
 
 use super::{
     build::amounts,

@@ -49,13 +49,13 @@ const CORE: &[&str] = &[
     "replay",
     "explain",
     "paa",
-    "sim",
     "testing",
 ];
 
 /// The crates, from the ground up: each depends only on those before it.
 const CRATES: &[&str] = &[
     "trainmaster-core",
+    "trainmaster-sim",
     "trainmaster-net",
     "trainmaster-proto",
     "trainmaster-feed",

@@ -11,8 +11,9 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use plotters::prelude::*;
 use serde::Serialize;
-use trainmaster_core::{engines, sim::workload};
+use trainmaster_core::engines;
 use trainmaster_policy::train::{Course, Means, Point, TrainError, Trained};
+use trainmaster_sim::workload;
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
     sheet::{Column, Sheet},

@@ -70,7 +70,7 @@ impl SpeedCurve {
     ///
     /// All must be finite, and no time negative.
     #[must_use]
-    pub(crate) fn of_terms(compute: [f64; 2], passes: f64, rest: [f64; 8]) -> Self {
+    pub fn of_terms(compute: [f64; 2], passes: f64, rest: [f64; 8]) -> Self {
         Self { compute, rest, cross: 2.0, passes }
     }
 

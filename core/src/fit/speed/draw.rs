@@ -19,7 +19,8 @@ impl SpeedFit {
     ///
     /// # Examples
     /// ```
-    /// use trainmaster_core::{fit::{SpeedFit, SpeedModel, SpeedOptions, SpeedSample}, sim::Draws};
+    /// use trainmaster_core::fit::{SpeedFit, SpeedModel, SpeedOptions, SpeedSample};
+    /// use trainmaster_sim::Draws;
     ///
     /// let (samples, options) = ([SpeedSample::new(2, 2, 1.0)], SpeedOptions::default());
     /// let fit = SpeedFit::fit(SpeedModel::Async, &samples, &options);
@@ -46,40 +47,5 @@ impl SpeedFit {
         };
         let prior = options.prior.filter(SpeedPrior::is_usable).unwrap_or_else(guess);
         Self::fit(self.model, &samples, &SpeedOptions { prior: Some(prior), ..*options })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{fit::SpeedModel, sim::Draws};
-
-    fn draws(samples: &[SpeedSample], p: u32, w: u32) -> (f64, f64) {
-        let options = SpeedOptions::default();
-        let fit = SpeedFit::fit(SpeedModel::Sync { batch: 64.0 }, samples, &options);
-        let draws = Draws::new(4);
-        let logs = (0..200).map(|number| {
-            let drawn = fit.draw(samples, &options, &mut (0..).map(|key| draws.of(number).normal(key)));
-            libm::log(drawn.speed(p, w) / fit.speed(p, w))
-        });
-        let logs: Vec<f64> = logs.collect();
-        let mean = logs.iter().sum::<f64>() / 200.0;
-        (mean, (logs.iter().map(|log| (log - mean) * (log - mean)).sum::<f64>() / 200.0).sqrt())
-    }
-
-    #[test]
-    fn draws_agree_at_measured_pairs_and_spread_elsewhere() {
-        let truth = |p: u32, w: u32| {
-            let (p, w) = (f64::from(p), f64::from(w));
-            1.0 / (0.01 * 64.0 / w + 0.05 + 0.1 * w / p + 0.002 * w)
-        };
-        let pair = |(p, w): (u32, u32)| SpeedSample::new(p, w, truth(p, w));
-        let few = [(2, 2)].map(pair);
-        let many = [(1, 1), (2, 2), (1, 4), (4, 4), (4, 2), (8, 8), (2, 8), (8, 3), (6, 12)].map(pair);
-        let ((near, scatter), (_, far)) = (draws(&few, 2, 2), draws(&few, 4, 16));
-        assert!(near.abs() < 0.03 && scatter < 0.1, "off by {near} ± {scatter} where it was measured");
-        assert!(far > 3.0 * scatter, "{far} far away, {scatter} near");
-        let (mean, spread) = draws(&many, 4, 16);
-        assert!(mean.abs() < 0.03 && spread < 0.5 * far, "{mean} ± {spread} with nine pairs, {far} with one");
     }
 }

@@ -167,8 +167,14 @@ impl SpeedFit {
     /// The same fit with another function for speeds: the true one, in a simulation. Coefficients and errors stay those
     /// of the fit.
     #[must_use]
-    pub(crate) fn with_curve(self, curve: SpeedCurve) -> Self {
+    pub fn with_curve(self, curve: SpeedCurve) -> Self {
         Self { curve, table: None, ..self }
+    }
+
+    /// The same fit with another statistical efficiency of batches, or with a fixed batch.
+    #[must_use]
+    pub fn with_goodput(self, goodput: Option<Goodput>) -> Self {
+        Self { goodput, ..self }
     }
 
     /// The fit of `own` samples, all on servers of `server_type`, with the fit of the model's other jobs as its prior.

@@ -3,11 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use trainmaster_core::{
-    Span,
-    event::End,
-    sim::recorded::{GoalBasis, Known, LeftOut, RecordedJob, Recording, SpeedBasis},
-};
+use trainmaster_core::{Span, event::End};
+use trainmaster_sim::recorded::{GoalBasis, Known, LeftOut, RecordedJob, Recording, SpeedBasis};
 
 use crate::simulate::runs::Run;
 

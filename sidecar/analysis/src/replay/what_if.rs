@@ -3,16 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use trainmaster_core::{
-    Settings,
-    replay::Replayed,
-    settings::Parameter,
-    sim::{
-        Fate, Options, Workload,
-        recorded::{Recorder, Recording},
-    },
-};
+use trainmaster_core::{Settings, replay::Replayed, settings::Parameter};
 use trainmaster_daemon::Config;
+use trainmaster_sim::{
+    Fate, Options, Workload,
+    recorded::{Recorder, Recording},
+};
 use trainmaster_terminal::{Failure, Output, Paper, Show};
 
 use super::{

@@ -1,7 +1,7 @@
 //! Results of simulations, as a table and as JSON.
 
 use serde::{Serialize, Serializer};
-use trainmaster_core::sim::{Report, recorded::Reality, workload::WORKLOADS};
+use trainmaster_sim::{Report, recorded::Reality, workload::WORKLOADS};
 use trainmaster_terminal::{
     Paper, Show,
     sheet::{Column, Sheet},

@@ -3,12 +3,9 @@
 use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
-use trainmaster_core::{
-    JobSpec,
-    sim::workload::gavel::{Measured, TYPES},
-    text::shown,
-};
+use trainmaster_core::{JobSpec, text::shown};
 use trainmaster_host::bounded::read;
+use trainmaster_sim::workload::gavel::{Measured, TYPES};
 use trainmaster_terminal::Failure;
 
 /// Maximum bytes of a file: a hundred times Gavel's.

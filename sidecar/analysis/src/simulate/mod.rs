@@ -15,9 +15,9 @@ use clap::Args;
 use trainmaster_core::{
     Policy, Settings, Span, engines,
     settings::{Parameter, Stability},
-    sim::{Errors, Options, Request, Stragglers, WorkloadError},
 };
 use trainmaster_policy::Choice;
+use trainmaster_sim::{Errors, Options, Request, Stragglers, WorkloadError};
 use trainmaster_terminal::{Failure, Output};
 
 use self::{
@@ -340,7 +340,7 @@ fn read_errors(text: &str) -> Result<Errors, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use trainmaster_core::sim::workload;
+    use trainmaster_sim::workload;
 
     use super::*;
 

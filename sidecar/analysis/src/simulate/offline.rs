@@ -6,9 +6,11 @@ use trainmaster_core::{
     Span, amount,
     job::{JobSpec, Slots},
     settings::Parameter,
-    sim::offline::{self, Instance},
-    sim::{Report, Workload},
     solver::{self, Limit, Solver},
+};
+use trainmaster_sim::{
+    Report, Workload,
+    offline::{self, Instance},
 };
 use trainmaster_terminal::Failure;
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
 
 use anyhow::{Context, anyhow};
 use plotters::prelude::*;
-use trainmaster_core::sim::{Place, Report, Trace, Workload};
+use trainmaster_sim::{Place, Report, Trace, Workload};
 use trainmaster_terminal::Failure;
 
 use super::{

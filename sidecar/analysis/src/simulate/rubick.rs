@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use trainmaster_core::{
-    Span,
-    sim::workload::rubick::{Measured, Models, Row},
-};
+use trainmaster_core::Span;
+use trainmaster_sim::workload::rubick::{Measured, Models, Row};
 use trainmaster_terminal::Failure;
 
 use super::{

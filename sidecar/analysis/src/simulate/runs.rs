@@ -11,12 +11,8 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use trainmaster_core::{
-    Ticket,
-    engine::Budget,
-    scheduler::Outcome,
-    sim::{self, Host, Options, Report, Workload, WorkloadError},
-};
+use trainmaster_core::{Ticket, engine::Budget, scheduler::Outcome};
+use trainmaster_sim::{self as sim, Host, Options, Report, Workload, WorkloadError};
 use trainmaster_terminal::Failure;
 
 /// The simulations to run.

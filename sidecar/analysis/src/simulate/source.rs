@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use trainmaster_core::{
-    JobSpec, Span,
-    sim::{
-        Request, Workload, WorkloadError,
-        workload::{self, Entry, gavel, pollux, rubick, trace},
-    },
+use trainmaster_core::{JobSpec, Span};
+use trainmaster_sim::{
+    Request, Workload, WorkloadError,
+    workload::{self, Entry, gavel, pollux, rubick, trace},
 };
 use trainmaster_terminal::Failure;
 

@@ -18,8 +18,8 @@ use trainmaster_core::{
     policy::{Demonstration, Policy},
     scheduler::Outcome,
     settings::{Parameter, Stability},
-    sim::{self, Host, Options, Report, Request, SimError},
 };
+use trainmaster_sim::{self as sim, Host, Options, Report, Request, SimError};
 
 use super::{Course, TrainError};
 
@@ -220,7 +220,7 @@ impl Played {
 
 #[cfg(test)]
 mod tests {
-    use trainmaster_core::sim::workload;
+    use trainmaster_sim::workload;
 
     use super::*;
 

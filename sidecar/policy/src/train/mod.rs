@@ -18,8 +18,8 @@ use trainmaster_core::{
     SettingsError,
     engines::policy_inputs,
     policy::{Network, Policy, PolicyError, Validation},
-    sim::{Draws, SimError, WorkloadError, workload},
 };
+use trainmaster_sim::{Draws, SimError, WorkloadError, workload};
 
 pub use self::episodes::Means;
 use self::{

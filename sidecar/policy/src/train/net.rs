@@ -1,10 +1,8 @@
 //! Fits a network to demonstrations, with explicit gradients and Adam. The order of operations is fixed, so that the
 //! same examples give the same bits.
 
-use trainmaster_core::{
-    policy::{Demonstration, Network},
-    sim::Draws,
-};
+use trainmaster_core::policy::{Demonstration, Network};
+use trainmaster_sim::Draws;
 
 /// Initial weights: normal, scaled by the width of the previous layer, so that scores are of the order of 1. Biases are
 /// 0.
