@@ -52,7 +52,7 @@ pub async fn run(
     daemon: Arc<dyn Daemon>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), LocalError> {
-    let state = lock(&options.state_dir, cluster.run_as()).await?;
+    let state = lock(&options.state_dir, cluster.run_as().as_ref()).await?;
     let agent = Agent::new(cluster, options, state);
     let began = agent.began;
     trainmaster_manager::run(agent, began, daemon, shutdown).await;

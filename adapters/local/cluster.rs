@@ -1,21 +1,26 @@
 //! The cluster file. It divides this machine into virtual servers.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Value;
-use trainmaster_core::amount::parse_span;
+#[cfg(feature = "schema")]
+use trainmaster_core::amount::{BandwidthText, DurationText, Quantity, SizeText};
+use trainmaster_core::amount::{duration, parse_span};
 use trainmaster_proto::v1;
 
 use super::RunAs;
-use crate::file::{self, FileError, MEASURE, MOST_DEVICES, Wrong, amount, check_name, quoted};
+use crate::file::{self, FileError, MEASURE, MOST_DEVICES, Wrong, check_name, quoted};
 
 const MOST_SERVERS: u32 = 4096;
+const MOST_IN_ALL: usize = 16_384;
+const MOST_DEVICES_IN_ALL: u32 = 1 << 18;
 
 /// The virtual servers of this machine, and the settings for all of them.
 ///
@@ -38,14 +43,41 @@ const MOST_SERVERS: u32 = 4096;
 /// assert_eq!(cluster.servers()[1].capacity()["memory"], 64 * 1024);
 /// # Ok::<(), trainmaster_adapters::FileError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    schemars(extend("required" = ["server"]))
+)]
 pub struct Cluster {
+    /// The manager's name. Servers belong to it.
+    #[serde(deserialize_with = "file::name")]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = file::NAME)))]
     name: String,
+    /// Time between SIGTERM and SIGKILL, unless the job's plan states one.
+    #[serde(with = "duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     grace: Duration,
+    /// Interval between measurements of the slots' actual use. `"off"`: never.
+    #[serde(with = "file::interval")]
+    #[cfg_attr(feature = "schema", schemars(with = "file::schema::Interval"))]
     measure: Option<Duration>,
+    /// Limit of the planned use of a device, as a multiple of the device: 1 to 8.
+    // The alias is the former name.
+    #[serde(rename = "oversubscribe", alias = "overbook", with = "times")]
+    #[cfg_attr(feature = "schema", schemars(with = "f64", range(min = 1, max = 8)))]
     device_milli: u64,
+    /// Whether the devices are this machine's NVIDIA GPUs, which their driver measures.
     real_gpus: bool,
-    run_as: Option<RunAs>,
+    /// The user that runs jobs, for a daemon that runs as root. Without the key, the daemon's own user: jobs can read
+    /// the daemon's files.
+    user: Option<String>,
+    /// The absolute path of the folder for the jobs of `user`. It is created if it is missing. Required with `user`.
+    folder: Option<PathBuf>,
+    /// The virtual servers: at least one, and at most 16384 with 262144 GPUs in all.
+    #[serde(rename = "server", deserialize_with = "servers", skip_serializing)]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<ServerTable>", length(min = 1)))]
     servers: Vec<VirtualServer>,
 }
 
@@ -53,43 +85,73 @@ pub struct Cluster {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtualServer {
     name: String,
-    capacity: BTreeMap<String, i64>,
-    devices: Vec<String>,
-    labels: BTreeMap<String, String>,
+    kind: Arc<ServerKind>,
     first_device: u32,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    name: Option<String>,
-    grace: Option<String>,
-    measure: Option<String>,
-    /// The alias is the former name.
-    #[serde(alias = "overbook")]
-    oversubscribe: Option<f64>,
-    #[serde(default)]
-    real_gpus: bool,
-    user: Option<String>,
-    folder: Option<PathBuf>,
-    #[serde(default)]
-    server: Vec<ServerTable>,
+/// What servers of one table share.
+#[derive(Debug, PartialEq, Eq)]
+struct ServerKind {
+    capacity: BTreeMap<String, i64>,
+    devices: Vec<String>,
+    labels: BTreeMap<String, String>,
 }
 
+/// One or several virtual servers of a kind. Resources that aren't given are zero.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct ServerTable {
+    /// The server's name: 1 to 128 letters, digits, `.`, `_` and `-`.
+    #[serde(deserialize_with = "file::name")]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = file::NAME)))]
     name: String,
-    gpu: Option<Value>,
-    cpu: Option<Value>,
-    memory: Option<Value>,
-    disk: Option<Value>,
-    bandwidth: Option<Value>,
-    #[serde(default)]
-    resources: BTreeMap<String, Value>,
+    /// Number of GPUs, up to 1024, or a list of their types: `["a100", "a100"]`.
+    #[serde(default, deserialize_with = "gpus")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<file::schema::NumberOrNames>"))]
+    gpu: Vec<String>,
+    /// Cores.
+    #[serde(default, with = "file::milli")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Quantity>"))]
+    cpu: Option<i64>,
+    /// Memory.
+    #[serde(default, with = "file::mib")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<SizeText>"))]
+    memory: Option<i64>,
+    /// Disk.
+    #[serde(default, with = "file::mib")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<SizeText>"))]
+    disk: Option<i64>,
+    /// Network bandwidth.
+    #[serde(default, with = "file::mbit")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<BandwidthText>"))]
+    bandwidth: Option<i64>,
+    /// Any other counted resources.
+    #[serde(default, deserialize_with = "file::others")]
+    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, Quantity>"))]
+    resources: BTreeMap<String, i64>,
+    /// Labels that jobs can require. Some have a meaning (below).
     #[serde(default)]
     labels: BTreeMap<String, String>,
-    count: Option<u32>,
+    /// How many of them, up to 4096: `name-0`, `name-1`, …
+    #[serde(default = "file::one", deserialize_with = "file::count::<_, MOST_SERVERS>")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MOST_SERVERS)))]
+    count: u32,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            name: "local".into(),
+            grace: Duration::from_secs(10),
+            measure: Some(MEASURE),
+            device_milli: 1000,
+            real_gpus: false,
+            user: None,
+            folder: None,
+            servers: Vec::new(),
+        }
+    }
 }
 
 impl Cluster {
@@ -106,50 +168,30 @@ impl Cluster {
     /// # Errors
     /// Each error names the file, the key, the value and the allowed values.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
-        file::parse(text, origin, Self::understand)
+        file::parse(text, origin, Self::checked)
     }
 
-    fn understand(file: File) -> Result<Self, Wrong> {
-        let name = file.name.unwrap_or_else(|| "local".into());
-        check_name(&name).map_err(|problem| ("name".to_owned(), quoted(&name), problem))?;
-        let grace = match file.grace {
-            None => Duration::from_secs(10),
-            Some(text) => {
-                let span = parse_span(&text).map_err(|error| ("grace".to_owned(), quoted(&text), error.to_string()))?;
-                Duration::from_millis(span.0.unsigned_abs())
-            }
-        };
-        let measure = file.measure.as_deref().map_or(Ok(Some(MEASURE)), file::measure)?;
-        let device_milli = match file.oversubscribe {
-            None => 1000,
-            Some(times) if (1.0..=8.0).contains(&times) => (times * 1000.0).round() as u64,
-            Some(times) => return Err(("oversubscribe".into(), times.to_string(), "must be from 1 to 8".into())),
-        };
-        let run_as = match (file.user, file.folder) {
-            (None, None) => None,
-            (Some(user), Some(folder)) if folder.is_absolute() => Some(RunAs { user, folder }),
-            (Some(_), Some(folder)) => {
+    /// Checks rules for several values.
+    fn checked(self) -> Result<Self, Wrong> {
+        match (&self.user, &self.folder) {
+            (Some(_), Some(folder)) if !folder.is_absolute() => {
                 return Err(("folder".into(), quoted(&folder.to_string_lossy()), "write its path, from /".into()));
             }
             (Some(user), None) => {
                 let problem =
                     "it can't reach the daemon's state folder; say where its jobs have their folders (folder)";
-                return Err(("user".into(), quoted(&user), problem.into()));
+                return Err(("user".into(), quoted(user), problem.into()));
             }
             (None, Some(folder)) => {
                 let problem = "it goes with user: the daemon's own user has jobs in the daemon's state folder";
                 return Err(("folder".into(), quoted(&folder.to_string_lossy()), problem.into()));
             }
-        };
-        let real_gpus = file.real_gpus;
-        let mut cluster = Self { name, grace, measure, device_milli, real_gpus, run_as, servers: Vec::new() };
-        for table in file.server {
-            cluster.add(table)?;
+            (Some(_), Some(_)) | (None, None) => {}
         }
-        if cluster.servers.is_empty() {
+        if self.servers.is_empty() {
             return Err(("server".into(), "(none)".into(), "write at least one [[server]] table".into()));
         }
-        Ok(cluster)
+        Ok(self)
     }
 
     /// This machine as one server: its CPUs, its memory and its NVIDIA GPUs.
@@ -162,16 +204,9 @@ impl Cluster {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = host.trim();
         let name = if check_name(host).is_ok() { host } else { "localhost" };
-        let server = VirtualServer {
-            name: name.into(),
-            capacity,
-            devices: vec!["gpu".into(); gpus_here()],
-            labels: BTreeMap::new(),
-            first_device: 0,
-        };
-        let (name, grace) = ("local".into(), Duration::from_secs(10));
-        let measure = Some(MEASURE);
-        Self { name, grace, measure, device_milli: 1000, real_gpus: true, run_as: None, servers: vec![server] }
+        let kind = ServerKind { capacity, devices: vec!["gpu".into(); gpus_here()], labels: BTreeMap::new() };
+        let server = VirtualServer { name: name.into(), kind: Arc::new(kind), first_device: 0 };
+        Self { real_gpus: true, servers: vec![server], ..Self::default() }
     }
 
     /// The manager's name.
@@ -186,7 +221,7 @@ impl Cluster {
 
     /// The number of devices of all servers.
     pub(crate) fn device_count(&self) -> u32 {
-        self.servers.last().map_or(0, |last| last.first_device + last.devices.len() as u32)
+        self.servers.last().map_or(0, |last| last.first_device + last.devices().len() as u32)
     }
 
     /// Time for a role to save a checkpoint after SIGTERM, unless the job's plan states one.
@@ -195,8 +230,8 @@ impl Cluster {
     }
 
     /// The user that runs jobs, if it isn't the daemon's user.
-    pub fn run_as(&self) -> Option<&RunAs> {
-        self.run_as.as_ref()
+    pub fn run_as(&self) -> Option<RunAs> {
+        Some(RunAs { user: self.user.clone()?, folder: self.folder.clone()? })
     }
 
     /// Interval between measurements of processes. `None`: never.
@@ -218,51 +253,32 @@ impl Cluster {
     pub fn server(&self, name: &str) -> Option<&VirtualServer> {
         self.servers.iter().find(|server| server.name == name)
     }
+}
 
-    fn add(&mut self, table: ServerTable) -> Result<(), Wrong> {
-        let of = |key: &str| format!("server {:?}: {key}", table.name);
-        check_name(&table.name).map_err(|problem| (of("name"), quoted(&table.name), problem))?;
-        let count = table.count.unwrap_or(1);
-        if !(1..=MOST_SERVERS).contains(&count) {
-            return Err((of("count"), count.to_string(), format!("allowed are 1 to {MOST_SERVERS}")));
-        }
-        let mut capacity = BTreeMap::new();
-        let built_in =
-            [("cpu", &table.cpu), ("memory", &table.memory), ("disk", &table.disk), ("bandwidth", &table.bandwidth)];
-        let named = built_in.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
-        for (key, value) in named.chain(table.resources.iter().map(|(key, value)| (key.as_str(), value))) {
-            let wrong = |problem| (of(key), value.to_string(), problem);
-            if table.resources.contains_key(key)
-                && (key.starts_with("gpu") || built_in.iter().any(|(name, _)| *name == key))
-            {
-                return Err(wrong("this resource has a key of its own beside `resources`".into()));
+/// The servers of the file's tables. Their devices are numbered consecutively.
+fn servers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<VirtualServer>, D::Error> {
+    let mut servers = Vec::<VirtualServer>::new();
+    let (mut names, mut first_device) = (BTreeSet::new(), 0);
+    for table in Vec::<ServerTable>::deserialize(from)? {
+        let own = [("cpu", table.cpu), ("memory", table.memory), ("disk", table.disk), ("bandwidth", table.bandwidth)];
+        let own = own.into_iter().filter_map(|(key, amount)| Some((key.to_owned(), amount?)));
+        let capacity = own.chain(table.resources).collect();
+        let kind = Arc::new(ServerKind { capacity, devices: table.gpu, labels: table.labels });
+        for index in 0..table.count {
+            let name = if table.count > 1 { format!("{}-{index}", table.name) } else { table.name.clone() };
+            if !names.insert(name.clone()) {
+                return Err(D::Error::custom(format!("name = {name:?}: there is another server of this name")));
             }
-            capacity.insert(key.to_owned(), amount(key, value).map_err(wrong)?);
-        }
-        let devices = match &table.gpu {
-            None => Vec::new(),
-            Some(value) => devices(value).map_err(|problem| (of("gpu"), value.to_string(), problem))?,
-        };
-        for index in 0..count {
-            let name = if table.count.is_some_and(|count| count > 1) {
-                format!("{}-{index}", table.name)
-            } else {
-                table.name.clone()
-            };
-            if self.server(&name).is_some() {
-                return Err((of("name"), quoted(&name), "there is another server of this name".into()));
+            let next_device = first_device + kind.devices.len() as u32;
+            if servers.len() == MOST_IN_ALL || next_device > MOST_DEVICES_IN_ALL {
+                let problem = format!("at most {MOST_IN_ALL} servers and {MOST_DEVICES_IN_ALL} GPUs in all");
+                return Err(D::Error::custom(format!("name = {name:?}: {problem}")));
             }
-            let first_device = self.device_count();
-            self.servers.push(VirtualServer {
-                name,
-                capacity: capacity.clone(),
-                devices: devices.clone(),
-                labels: table.labels.clone(),
-                first_device,
-            });
+            servers.push(VirtualServer { name, kind: kind.clone(), first_device });
+            first_device = next_device;
         }
-        Ok(())
     }
+    Ok(servers)
 }
 
 impl VirtualServer {
@@ -274,23 +290,23 @@ impl VirtualServer {
     /// Capacities without devices, by resource name. Units: thousandths (`cpu` and custom), MiB (`memory`, `disk`),
     /// Mbit/s (`bandwidth`).
     pub fn capacity(&self) -> &BTreeMap<String, i64> {
-        &self.capacity
+        &self.kind.capacity
     }
 
     /// The kind of each device: `gpu` or `gpu:<type>`.
     pub fn devices(&self) -> &[String] {
-        &self.devices
+        &self.kind.devices
     }
 
     /// Labels that jobs can require.
     pub fn labels(&self) -> &BTreeMap<String, String> {
-        &self.labels
+        &self.kind.labels
     }
 
     /// Upload time of a data chunk to this server, from a place that a job's dataset names. It is the label
     /// `upload.<place>`, or else `upload`, or else zero.
     pub(crate) fn upload(&self, from: &str) -> Duration {
-        let label = self.labels.get(&format!("upload.{from}")).or_else(|| self.labels.get("upload"));
+        let label = self.labels().get(&format!("upload.{from}")).or_else(|| self.labels().get("upload"));
         let span = label.and_then(|text| parse_span(text).ok()).unwrap_or_default();
         Duration::from_millis(span.0.max(0).unsigned_abs())
     }
@@ -303,9 +319,9 @@ impl VirtualServer {
     pub(crate) fn to_wire(&self) -> v1::Server {
         v1::Server {
             name: self.name.clone(),
-            capacity: self.capacity.clone().into_iter().collect(),
-            devices: self.devices.iter().map(|kind| v1::Device { kind: kind.clone() }).collect(),
-            labels: self.labels.clone().into_iter().collect(),
+            capacity: self.capacity().clone().into_iter().collect(),
+            devices: self.devices().iter().map(|kind| v1::Device { kind: kind.clone() }).collect(),
+            labels: self.labels().clone().into_iter().collect(),
             ..v1::Server::default()
         }
     }
@@ -318,19 +334,41 @@ pub(crate) fn machine_memory() -> Option<i64> {
     kib.trim().strip_suffix("kB")?.trim().parse::<i64>().ok().map(|kib| kib / 1024)
 }
 
-fn devices(value: &Value) -> Result<Vec<String>, String> {
-    let allowed = || format!("write how many (0 to {MOST_DEVICES}), or a list of types such as [\"a100\", \"a100\"]");
-    match value {
+/// Reads the kind of each GPU.
+fn gpus<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let value = Value::deserialize(from)?;
+    let devices = match &value {
         Value::Integer(count) if (0..=MOST_DEVICES).contains(count) => Ok(vec!["gpu".into(); *count as usize]),
-        Value::Array(types) if types.len() as i64 <= MOST_DEVICES => types
-            .iter()
-            .map(|kind| {
-                let kind = kind.as_str().ok_or_else(allowed)?;
-                check_name(kind)?;
-                Ok(if kind == "gpu" { "gpu".into() } else { format!("gpu:{kind}") })
-            })
-            .collect(),
+        Value::Array(types) if types.len() as i64 <= MOST_DEVICES => types.iter().map(device).collect(),
         _ => Err(allowed()),
+    };
+    devices.map_err(|problem| D::Error::custom(format!("{value}: {problem}")))
+}
+
+fn device(kind: &Value) -> Result<String, String> {
+    let kind = kind.as_str().ok_or_else(allowed)?;
+    check_name(kind)?;
+    Ok(if kind == "gpu" { "gpu".into() } else { format!("gpu:{kind}") })
+}
+
+fn allowed() -> String {
+    format!("write how many (0 to {MOST_DEVICES}), or a list of types such as [\"a100\", \"a100\"]")
+}
+
+/// The form of thousandths in the file: a multiple from 1 to 8.
+mod times {
+    use serde::{Deserialize as _, Deserializer, de::Error as _};
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        match f64::deserialize(from)? {
+            times if (1.0..=8.0).contains(&times) => Ok((times * 1000.0).round() as u64),
+            times => Err(D::Error::custom(format!("{times} must be from 1 to 8"))),
+        }
+    }
+
+    #[cfg(feature = "schema")]
+    pub(super) fn serialize<S: serde::Serializer>(milli: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(*milli as f64 / 1000.0)
     }
 }
 
@@ -384,6 +422,24 @@ mod tests {
     }
 
     #[test]
+    fn servers_and_gpus_are_limited_in_all() {
+        let table =
+            |name: u32, count: u32, gpu: u32| format!("[[server]]\nname=\"s{name}\"\ncount={count}\ngpu={gpu}\n");
+        let tables = |all: &[(u32, u32)]| {
+            let all = all.iter().zip(0..);
+            all.map(|((count, gpu), name)| table(name, *count, *gpu)).collect::<String>()
+        };
+        let four = [(4096, 0); 4];
+        assert_eq!(parse(&tables(&four)).unwrap().servers().len(), 16_384);
+        let error = parse(&tables(&[&four[..], &[(1, 0)]].concat())).unwrap_err();
+        assert!(error.contains("\"s4\"") && error.contains("at most 16384 servers"), "{error}");
+        let full = [(256, 1024), (1, 0)];
+        assert_eq!(parse(&tables(&full)).unwrap().device_count(), 1 << 18);
+        let error = parse(&tables(&[&full[..], &[(1, 1)]].concat())).unwrap_err();
+        assert!(error.contains("\"s2\"") && error.contains("262144 GPUs"), "{error}");
+    }
+
+    #[test]
     fn one_server_keeps_its_name_and_this_machine_is_one() {
         assert_eq!(parse("[[server]]\nname = \"a\"\ncount = 1").unwrap().servers()[0].name(), "a");
         let cluster = Cluster::this_machine();
@@ -412,7 +468,7 @@ mod tests {
             ("folder = \"/j\"\n[[server]]\nname=\"a\"", &["folder", "/j", "goes with user"]),
             ("user = \"n\"\nfolder = \"j\"\n[[server]]\nname=\"a\"", &["folder", "\"j\"", "from /"]),
             ("oversubscribe = 0.5\n[[server]]\nname=\"a\"", &["oversubscribe", "0.5", "from 1 to 8"]),
-            ("[[server]]\nname=\"a\"\nmemory=\"64GB\"", &["c.toml", "server \"a\": memory", "64GB", "10GiB"]),
+            ("[[server]]\nname=\"a\"\nmemory=\"64GB\"", &["c.toml", "line 3", "memory", "64GB", "10GiB"]),
             ("[[server]]\nname=\"a\"\nmemory=64", &["memory", "64", "10GiB"]),
             ("[[server]]\nname=\"a\"\ngpu=-1", &["gpu", "-1", "1024"]),
             ("[[server]]\nname=\"a\"\ngpu=[1]", &["gpu", "[1]", "a100"]),
@@ -421,6 +477,9 @@ mod tests {
             ("[[server]]\nname=\"a\"\ncount=0", &["count", "0", "1 to"]),
             ("[[server]]\nname=\"a\"\n[[server]]\nname=\"a\"", &["name", "another server"]),
             ("[[server]]\nname=\"a\"\nresources={cpu=1}", &["cpu", "key of its own"]),
+            ("[[server]]\nname=\"a\"\nresources={GPU=1}", &["resources.GPU", "key of its own"]),
+            ("[[server]]\nname=\"a\"\nresources={gpus=1}", &["resources.gpus", "key of its own"]),
+            ("[[server]]\nname=\"a\"\nresources={\"gpu:a\"=1}", &["resources.gpu:a", "key of its own"]),
             ("name = \"x\"", &["server", "at least one"]),
             ("[[server]]\nname=\"a\"\ncpu=true", &["cpu", "true", "number"]),
         ] {

@@ -143,7 +143,7 @@ impl Agent {
 
     /// Reports loads that changed. Without an answer none is known.
     fn measured(&mut self, (loads, took): Loads, outbox: &Outbox) {
-        let every = self.config.measure.unwrap_or(LONGEST_SLEEP);
+        let every = self.config.measure().unwrap_or(LONGEST_SLEEP);
         self.measure_at = Instant::now() + every.max(took * SPARING);
         if let Some(error) = loads.as_ref().err().filter(|_| !self.said_unmeasured) {
             tracing::info!("the nodes' loads aren't known: {error}");
@@ -211,7 +211,7 @@ impl Manager for Agent {
 
     async fn stirred(&mut self, _: Duration, outbox: &mut Outbox) {
         tokio::select! {
-            () = sleep_until(self.measure_at), if self.config.measure.is_some() && self.has_seen => self.measure(),
+            () = sleep_until(self.measure_at), if self.config.measure().is_some() && self.has_seen => self.measure(),
             Some(Ok(loads)) = self.readings.join_next() => self.measured(loads, outbox),
             else => std::future::pending().await,
         }

@@ -150,7 +150,9 @@ impl Kinds {
         self.taken.retain(|kind| there.contains_key(kind));
         let is_configured = |kind: &String| {
             let types = &mut config.node_types.iter();
-            types.any(|known| known.resources.contains_key(kind) || gpu_kind(&known.labels) == *kind)
+            types.any(|known| {
+                known.resources.get(kind).is_some_and(|milli| *milli > 0) || gpu_kind(&known.labels) == *kind
+            })
         };
         let mut new: Vec<(String, usize)> = there.into_iter().filter(|(kind, _)| !self.taken.contains(kind)).collect();
         new.sort_by_key(|(kind, count)| (!is_configured(kind), Reverse(*count)));

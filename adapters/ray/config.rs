@@ -7,17 +7,16 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
-use toml::Value;
-use trainmaster_core::amount::parse_span;
+use serde::{Deserialize, Deserializer, de::Error as _};
+#[cfg(feature = "schema")]
+use trainmaster_core::amount::{BandwidthText, DurationText, Quantity, SizeText};
 
 use super::amounts::MIB;
-use crate::file::{self, FileError, MEASURE, MOST_DEVICES, Wrong, amount, check_name, quoted};
+use crate::file::{self, FileError, MEASURE, MOST_DEVICES, Wrong, quoted};
 
 const MOST_NODES: u32 = 4096;
-const SHORTEST_POLL: Duration = Duration::from_millis(100);
-const DASHBOARD: &str = "http://127.0.0.1:8265";
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const ADDRESS: &str = "127.0.0.1:6379";
+const DASHBOARD: &str = "127.0.0.1:8265";
 
 /// The address of Ray's head, and the settings for its cluster.
 ///
@@ -38,39 +37,73 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// assert_eq!(config.node_types[0].count, 1);
 /// # Ok::<(), trainmaster_adapters::FileError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub struct Config {
-    /// The manager's name.
+    /// The manager's name. Servers belong to it.
+    #[serde(deserialize_with = "file::name")]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = file::NAME)))]
     pub name: String,
-    /// Ray's head, as `host:port`.
-    pub address: String,
-    /// Ray's dashboard, as `host:port`.
-    pub dashboard: String,
-    /// The interface to Ray.
+    /// Ray's head, as `host:port`. Without the key, `RAY_ADDRESS`, otherwise `127.0.0.1:6379`.
+    #[serde(deserialize_with = "address")]
+    address: Option<String>,
+    /// Ray's dashboard, as `http://host:port`. Without the key, `RAY_API_SERVER_ADDRESS`, otherwise
+    /// `http://127.0.0.1:8265`.
+    #[serde(deserialize_with = "dashboard")]
+    dashboard: Option<String>,
+    /// The interface to Ray: `"auto"` for gRPC where possible, `"rest"` for only the dashboard, without changes.
     pub api: Api,
-    /// The treatment of an untested version of Ray.
+    /// The treatment of an untested version of Ray: it is observed over REST (`"observe"`), or used at your own risk
+    /// (`"trust"`).
     pub untested: Untested,
-    /// The file with the token of Ray's token authentication. `None` if Ray runs without it.
+    /// The file with the token of Ray's token authentication. Without the key, `RAY_AUTH_TOKEN_PATH`, otherwise Ray
+    /// runs without tokens.
     pub token_file: Option<PathBuf>,
     /// Interval between polls of the head.
+    #[serde(
+        deserialize_with = "file::span::<_, 100>",
+        serialize_with = "trainmaster_core::amount::duration::serialize"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub poll: Duration,
-    /// Interval between requests to the dashboard for the nodes' loads. `None`: they aren't requested.
-    pub measure: Option<Duration>,
-    /// Maximum time of a pending placement group.
+    /// Interval between requests to the dashboard for the nodes' loads, or `"off"`. Without the key, `10s`, or `"off"`
+    /// with a token and no named dashboard, because the token is sent there.
+    #[serde(deserialize_with = "measure", skip_serializing)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<file::schema::Interval>"))]
+    measure: Option<Option<Duration>>,
+    /// Maximum time of a pending placement group. After it the group is removed, and the job's plan is refused.
+    #[serde(
+        deserialize_with = "file::span::<_, 100>",
+        serialize_with = "trainmaster_core::amount::duration::serialize"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub placement_timeout: Duration,
-    /// Maximum time for a driver to create the placement groups of a plan.
+    /// Maximum time for a driver to create the placement groups of a plan. After it the plan is refused.
+    #[serde(
+        deserialize_with = "file::span::<_, 100>",
+        serialize_with = "trainmaster_core::amount::duration::serialize"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub driver_timeout: Duration,
     /// Whether the autoscaler is asked for the needed nodes.
     pub request_resources: bool,
-    /// Each node's resources that Ray doesn't count: `bandwidth` in Mbit/s, `disk` in MiB.
-    pub uncounted: BTreeMap<String, i64>,
-    /// The nodes that an autoscaler could add.
+    /// Network bandwidth of each node, which Ray doesn't count.
+    #[serde(with = "file::mbit")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<BandwidthText>"))]
+    pub bandwidth: Option<i64>,
+    /// Disk of each node, which Ray doesn't count.
+    #[serde(with = "file::mib")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<SizeText>"))]
+    pub disk: Option<i64>,
+    /// Nodes that an autoscaler could add. They count as servers of the cloud from the start.
     pub node_types: Vec<NodeType>,
 }
 
 /// The interface to Ray.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub enum Api {
     /// The head's gRPC. If that can't be trusted, the dashboard's REST.
     #[default]
@@ -82,6 +115,7 @@ pub enum Api {
 /// The treatment of an untested version of Ray.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub enum Untested {
     /// It is observed over REST.
     #[default]
@@ -90,59 +124,82 @@ pub enum Untested {
     Trust,
 }
 
-/// Nodes of one kind that an autoscaler could add.
-#[derive(Clone, Debug, PartialEq)]
+/// Nodes of one kind that an autoscaler could add. Resources that aren't given are zero; at least one is given.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    schemars(extend("required" = ["name", "labels"]))
+)]
 pub struct NodeType {
-    /// The name in the cluster's configuration. Its servers are named `<name>-0`, `<name>-1`, …
+    /// The name in `available_node_types` of the cluster's configuration. Its servers are named `<name>-0`,
+    /// `<name>-1`, …
+    #[serde(deserialize_with = "file::name")]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = file::NAME)))]
     pub name: String,
-    /// Maximum number of nodes.
+    /// Maximum number of nodes: `max_workers` in the cluster's configuration.
+    #[serde(default = "file::one", deserialize_with = "file::count::<_, MOST_NODES>")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MOST_NODES)))]
     pub count: u32,
-    /// The resources of each node, as Ray counts them: `GPU`, `CPU`, `memory` in bytes, and others.
-    pub resources: BTreeMap<String, f64>,
-    /// The labels in the cluster's configuration, by which the autoscaler identifies the node type.
+    /// GPUs of each node, up to 1024.
+    #[serde(default, deserialize_with = "gpus")]
+    #[cfg_attr(feature = "schema", schemars(range(max = MOST_DEVICES)))]
+    gpu: u32,
+    /// Cores of each node.
+    #[serde(default, with = "file::milli")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Quantity>"))]
+    cpu: Option<i64>,
+    /// Memory of each node.
+    #[serde(default, with = "file::mib")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<SizeText>"))]
+    memory: Option<i64>,
+    /// Other resources of each node.
+    #[serde(default, deserialize_with = "file::others")]
+    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, Quantity>"))]
+    pub(crate) resources: BTreeMap<String, i64>,
+    /// The labels in the cluster's configuration, by which the autoscaler identifies the node type: at least one, and
+    /// no other nodes have all of them.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
     pub labels: BTreeMap<String, String>,
     /// The start-up time of a node.
+    #[serde(
+        default = "NodeType::delay",
+        deserialize_with = "file::span::<_, 0>",
+        serialize_with = "trainmaster_core::amount::duration::serialize"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub delay: Duration,
-    /// Maximum wait for a node.
+    /// Maximum wait for a node. After it the node is given up, and its job's plan is refused.
+    #[serde(
+        default = "NodeType::timeout",
+        deserialize_with = "file::span::<_, 100>",
+        serialize_with = "trainmaster_core::amount::duration::serialize"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub timeout: Duration,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    name: Option<String>,
-    address: Option<String>,
-    dashboard: Option<String>,
-    #[serde(default)]
-    api: Api,
-    #[serde(default)]
-    untested: Untested,
-    token_file: Option<PathBuf>,
-    poll: Option<String>,
-    measure: Option<String>,
-    placement_timeout: Option<String>,
-    driver_timeout: Option<String>,
-    request_resources: Option<bool>,
-    bandwidth: Option<Value>,
-    disk: Option<Value>,
-    #[serde(default)]
-    node_types: Vec<NodeTypeTable>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NodeTypeTable {
-    name: String,
-    count: Option<u32>,
-    gpu: Option<i64>,
-    cpu: Option<Value>,
-    memory: Option<Value>,
-    #[serde(default)]
-    resources: BTreeMap<String, Value>,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-    delay: Option<String>,
-    timeout: Option<String>,
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: "ray".into(),
+            address: None,
+            dashboard: None,
+            api: Api::default(),
+            untested: Untested::default(),
+            token_file: None,
+            poll: Duration::from_secs(1),
+            measure: None,
+            placement_timeout: Duration::from_secs(30),
+            driver_timeout: Duration::from_secs(120),
+            request_resources: true,
+            bandwidth: None,
+            disk: None,
+            node_types: Vec::new(),
+        }
+    }
 }
 
 impl Config {
@@ -161,122 +218,92 @@ impl Config {
     /// Each error names the file, the key, the value and the allowed values.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        file::parse(text, origin, |file: File| Self::read(file, &variable))
+        file::parse(text, origin, |config: Self| config.completed(&variable))
     }
 
-    fn read(file: File, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, Wrong> {
-        let name = file.name.unwrap_or_else(|| "ray".into());
-        check_name(&name).map_err(|problem| ("name".into(), quoted(&name), problem))?;
-        let (key, address) = match file.address {
-            Some(address) => ("address", address),
-            // "auto" tells Ray's own programs to search for a cluster on their machine.
-            None => ("RAY_ADDRESS", variable("RAY_ADDRESS").filter(|address| address != "auto").unwrap_or_default()),
-        };
-        let address = if address.is_empty() && key == "RAY_ADDRESS" { "127.0.0.1:6379".into() } else { address };
-        check_address(&address).map_err(|problem| (key.into(), quoted(&address), problem))?;
-        let token_file = file.token_file.or_else(|| variable("RAY_AUTH_TOKEN_PATH").map(PathBuf::from));
-        // The same as in Ray's own programs.
-        let (key, dashboard) = match file.dashboard {
-            Some(dashboard) => ("dashboard", Some(dashboard)),
-            None => ("RAY_API_SERVER_ADDRESS", variable("RAY_API_SERVER_ADDRESS")),
-        };
-        let measure = match file.measure {
-            Some(text) => {
-                let measure = file::measure(&text)?;
-                if measure.is_some() && dashboard.is_none() && token_file.is_some() {
-                    let problem = "needs the key dashboard, because Ray's token is sent there";
-                    return Err(("measure".into(), quoted(&text), problem.into()));
-                }
-                measure
-            }
-            // A token isn't sent to an address that nobody named.
-            None => (dashboard.is_some() || token_file.is_none()).then_some(MEASURE),
-        };
-        let dashboard = dashboard.unwrap_or_else(|| DASHBOARD.into());
-        let dashboard = read_dashboard(&dashboard).map_err(|problem| (key.into(), quoted(&dashboard), problem))?;
-        let span = |key: &str, text: Option<String>, default: u64, least: Duration| {
-            span(text, Duration::from_secs(default), least).map_err(|(value, problem)| (key.into(), value, problem))
-        };
-        let mut config = Self {
-            name,
-            address,
-            dashboard,
-            api: file.api,
-            untested: file.untested,
-            token_file,
-            poll: span("poll", file.poll, 1, SHORTEST_POLL)?,
-            measure,
-            placement_timeout: span("placement_timeout", file.placement_timeout, 30, SHORTEST_POLL)?,
-            driver_timeout: span("driver_timeout", file.driver_timeout, 120, SHORTEST_POLL)?,
-            request_resources: file.request_resources.unwrap_or(true),
-            uncounted: BTreeMap::new(),
-            node_types: Vec::new(),
-        };
-        for (key, value) in [("bandwidth", file.bandwidth), ("disk", file.disk)] {
-            let Some(value) = value else { continue };
-            let amount = amount(key, &value).map_err(|problem| (key.into(), value.to_string(), problem))?;
-            config.uncounted.insert(key.into(), amount);
+    /// Adds what the environment says, and checks rules for several values.
+    fn completed(mut self, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, Wrong> {
+        // "auto" tells Ray's own programs to search for a cluster on their machine.
+        if let (None, Some(address)) = (&self.address, variable("RAY_ADDRESS").filter(|address| address != "auto")) {
+            check_address(&address).map_err(|problem| ("RAY_ADDRESS".into(), quoted(&address), problem))?;
+            self.address = Some(address);
         }
-        for table in file.node_types {
-            let name = table.name.clone();
-            let of = |key: &str| format!("node_types {name:?}: {key}");
-            if config.node_types.iter().any(|other| other.name == name) {
-                return Err((of("name"), quoted(&name), "there is another node type of this name".into()));
-            }
-            let node_type = NodeType::read(table).map_err(|(key, value, problem)| (of(&key), value, problem))?;
-            config.node_types.push(node_type);
+        if let (None, Some(url)) = (&self.dashboard, variable("RAY_API_SERVER_ADDRESS")) {
+            let address = read_dashboard(&url);
+            self.dashboard = Some(address.map_err(|problem| ("RAY_API_SERVER_ADDRESS".into(), quoted(&url), problem))?);
         }
-        Ok(config)
+        self.token_file = self.token_file.or_else(|| variable("RAY_AUTH_TOKEN_PATH").map(PathBuf::from));
+        if let Some(Some(every)) = self.measure
+            && !self.may_measure()
+        {
+            let problem = "needs the key dashboard, because Ray's token is sent there";
+            return Err(("measure".into(), quoted(&format!("{every:?}")), problem.into()));
+        }
+        for (at, node_type) in self.node_types.iter().enumerate() {
+            let of = |key: &str| format!("node_types {:?}: {key}", node_type.name);
+            if self.node_types[..at].iter().any(|other| other.name == node_type.name) {
+                let problem = "there is another node type of this name";
+                return Err((of("name"), quoted(&node_type.name), problem.into()));
+            }
+            if node_type.amounts().is_empty() {
+                let problem = "a node has something: give gpu, cpu, memory or resources";
+                return Err((of("cpu"), "0".into(), problem.into()));
+            }
+            if node_type.labels.is_empty() {
+                let problem =
+                    "give at least one label that nodes of this type alone have in the cluster's configuration";
+                return Err((of("labels"), "{}".into(), problem.into()));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Ray's head, as `host:port`.
+    pub fn address(&self) -> &str {
+        self.address.as_deref().unwrap_or(ADDRESS)
+    }
+
+    /// Ray's dashboard, as `host:port`.
+    pub fn dashboard(&self) -> &str {
+        self.dashboard.as_deref().unwrap_or(DASHBOARD)
+    }
+
+    /// Interval between requests to the dashboard for the nodes' loads. `None`: they aren't requested.
+    pub fn measure(&self) -> Option<Duration> {
+        self.measure.unwrap_or_else(|| self.may_measure().then_some(MEASURE))
+    }
+
+    /// A token isn't sent to an address that nobody named.
+    fn may_measure(&self) -> bool {
+        self.dashboard.is_some() || self.token_file.is_none()
+    }
+
+    /// Each node's resources that Ray doesn't count, in sub-units.
+    pub(crate) fn uncounted(&self) -> impl Iterator<Item = (String, i64)> {
+        file::uncounted(self.bandwidth, self.disk)
     }
 }
 
 impl NodeType {
-    fn read(table: NodeTypeTable) -> Result<Self, Wrong> {
-        check_name(&table.name).map_err(|problem| ("name".into(), quoted(&table.name), problem))?;
-        let count = table.count.unwrap_or(1);
-        if !(1..=MOST_NODES).contains(&count) {
-            return Err(("count".into(), count.to_string(), format!("allowed are 1 to {MOST_NODES}")));
-        }
-        let mut resources = BTreeMap::new();
-        if let Some(gpu) = table.gpu {
-            if !(0..=MOST_DEVICES).contains(&gpu) {
-                return Err(("gpu".into(), gpu.to_string(), format!("allowed are 0 to {MOST_DEVICES}")));
-            }
-            resources.insert("GPU".to_owned(), gpu as f64);
-        }
-        let built_in = [("cpu", "CPU", 1.0 / 1000.0, &table.cpu), ("memory", "memory", MIB, &table.memory)];
-        for (key, name, scale, value) in built_in {
-            let Some(value) = value else { continue };
-            let amount = amount(key, value).map_err(|problem| (key.into(), value.to_string(), problem))?;
-            resources.insert(name.to_owned(), amount as f64 * scale);
-        }
-        for (key, value) in &table.resources {
-            let wrong = |problem| (format!("resources.{key}"), value.to_string(), problem);
-            if ["gpu", "cpu", "memory", "bandwidth", "disk"].contains(&key.to_lowercase().as_str()) {
-                return Err(wrong("this resource has a key of its own beside `resources`".into()));
-            }
-            resources.insert(key.clone(), amount(key, value).map_err(wrong)? as f64 / 1000.0);
-        }
-        resources.retain(|_, amount| *amount > 0.0);
-        if resources.is_empty() {
-            let problem = "a node has something: give gpu, cpu, memory or resources".into();
-            return Err(("cpu".into(), "0".into(), problem));
-        }
-        if table.labels.is_empty() {
-            let problem = "give at least one label that nodes of this type alone have in the cluster's configuration";
-            return Err(("labels".into(), "{}".into(), problem.into()));
-        }
-        let span = |key: &str, text, default, least| {
-            span(text, Duration::from_secs(default), least).map_err(|(value, problem)| (key.into(), value, problem))
-        };
-        Ok(Self {
-            delay: span("delay", table.delay, 120, Duration::ZERO)?,
-            timeout: span("timeout", table.timeout, 600, SHORTEST_POLL)?,
-            name: table.name,
-            count,
-            resources,
-            labels: table.labels,
-        })
+    fn delay() -> Duration {
+        Duration::from_secs(120)
+    }
+
+    fn timeout() -> Duration {
+        Duration::from_secs(600)
+    }
+
+    /// The resources of each node, as Ray counts them: `GPU`, `CPU`, `memory` in bytes, and others.
+    pub fn amounts(&self) -> BTreeMap<String, f64> {
+        let thousandths = |milli: i64| milli as f64 / 1000.0;
+        let own = [
+            ("GPU", f64::from(self.gpu)),
+            ("CPU", thousandths(self.cpu.unwrap_or(0))),
+            ("memory", self.memory.unwrap_or(0) as f64 * MIB),
+        ];
+        let others = self.resources.iter().map(|(name, milli)| (name.as_str(), thousandths(*milli)));
+        let some = own.into_iter().chain(others).filter(|(_, amount)| *amount > 0.0);
+        some.map(|(name, amount)| (name.to_owned(), amount)).collect()
     }
 
     /// The names of its servers.
@@ -291,14 +318,26 @@ impl NodeType {
     }
 }
 
-fn span(text: Option<String>, default: Duration, least: Duration) -> Result<Duration, (String, String)> {
-    let Some(text) = text else { return Ok(default) };
-    let span = parse_span(&text).map_err(|error| (quoted(&text), error.to_string()))?;
-    let span = Duration::from_millis(span.0.unsigned_abs());
-    if !(least..=LONGEST).contains(&span) {
-        return Err((quoted(&text), format!("allowed are {least:?} to {LONGEST:?}")));
-    }
-    Ok(span)
+fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(from)?;
+    check_address(&text).map_err(|problem| D::Error::custom(format!("{text:?}: {problem}")))?;
+    Ok(Some(text))
+}
+
+fn dashboard<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let url = String::deserialize(from)?;
+    read_dashboard(&url).map(Some).map_err(|problem| D::Error::custom(format!("{url:?}: {problem}")))
+}
+
+fn gpus<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let gpus = i64::deserialize(from)?;
+    let count = u32::try_from(gpus).ok().filter(|_| gpus <= MOST_DEVICES);
+    count.ok_or_else(|| D::Error::custom(format!("{gpus}: allowed are 0 to {MOST_DEVICES}")))
+}
+
+/// Reads `measure`. The outer `None`: the key isn't given.
+fn measure<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<Duration>>, D::Error> {
+    file::interval::deserialize(from).map(Some)
 }
 
 fn check_address(address: &str) -> Result<(), String> {
@@ -314,7 +353,7 @@ fn read_dashboard(url: &str) -> Result<String, String> {
     let address = url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
     match address {
         Some(address) if is_address(address) => Ok(address.to_owned()),
-        _ => Err(format!("write http://host:port, such as {DASHBOARD}")),
+        _ => Err(format!("write http://host:port, such as http://{DASHBOARD}")),
     }
 }
 
@@ -366,17 +405,15 @@ mod tests {
             "#,
         )
         .unwrap();
-        assert_eq!((config.name.as_str(), config.address.as_str()), ("ray-a", "10.0.0.1:6380"));
-        assert_eq!(
-            (config.dashboard.as_str(), config.api, config.untested),
-            ("[::1]:8266", Api::Rest, Untested::Trust)
-        );
+        assert_eq!((config.name.as_str(), config.address()), ("ray-a", "10.0.0.1:6380"));
+        assert_eq!((config.dashboard(), config.api, config.untested), ("[::1]:8266", Api::Rest, Untested::Trust));
         assert_eq!((config.poll, config.placement_timeout), (Duration::from_millis(500), Duration::from_secs(60)));
-        assert_eq!(config.measure, Some(Duration::from_secs(30)));
+        assert_eq!(config.measure(), Some(Duration::from_secs(30)));
         assert_eq!((config.driver_timeout, config.request_resources), (Duration::from_secs(300), false));
-        assert_eq!(config.uncounted["bandwidth"], 10_000);
+        assert_eq!(config.uncounted().collect::<Vec<_>>(), [("bandwidth".to_owned(), 10_000)]);
         let burst = &config.node_types[0];
-        let resources: Vec<_> = burst.resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect();
+        let amounts = burst.amounts();
+        let resources: Vec<_> = amounts.iter().map(|(name, amount)| (name.as_str(), *amount)).collect();
         assert_eq!(resources, [("CPU", 1.5), ("GPU", 4.0), ("fpga", 2.0), ("memory", 1_073_741_824.0)]);
         assert_eq!((burst.delay, burst.timeout), (Duration::from_secs(90), Duration::from_secs(300)));
         assert_eq!(burst.servers().collect::<Vec<_>>(), ["burst-0", "burst-1"]);
@@ -391,16 +428,16 @@ mod tests {
                 "RAY_API_SERVER_ADDRESS" => Some(format!("http://{address}0")).filter(|_| !address.is_empty()),
                 _ => Some("/tokens/ray".to_owned()),
             };
-            Config::read(toml::from_str(text).unwrap(), &variable)
+            toml::from_str::<Config>(text).unwrap().completed(&variable)
         };
         let config = read("", "head:1234").unwrap();
-        assert_eq!((config.address.as_str(), config.token_file), ("head:1234", Some("/tokens/ray".into())));
-        assert_eq!(config.dashboard, "head:12340");
+        assert_eq!((config.address(), config.dashboard()), ("head:1234", "head:12340"));
+        assert_eq!(config.token_file, Some("/tokens/ray".into()));
         let config = read("", "").unwrap();
-        assert_eq!((config.address.as_str(), config.dashboard.as_str()), ("127.0.0.1:6379", "127.0.0.1:8265"));
+        assert_eq!((config.address(), config.dashboard()), ("127.0.0.1:6379", "127.0.0.1:8265"));
         assert_eq!((config.api, config.untested), (Api::Auto, Untested::Observe));
-        assert_eq!(read("dashboard = \"http://a:1\"", "auto").unwrap().address, "127.0.0.1:6379");
-        assert_eq!(read("address = \"[::1]:6379\"", "head:1234").unwrap().address, "[::1]:6379");
+        assert_eq!(read("dashboard = \"http://a:1\"", "auto").unwrap().address(), "127.0.0.1:6379");
+        assert_eq!(read("address = \"[::1]:6379\"", "head:1234").unwrap().address(), "[::1]:6379");
         assert_eq!(read("", "ray://head:10001").unwrap_err().0, "RAY_ADDRESS");
     }
 
@@ -408,9 +445,9 @@ mod tests {
     fn a_token_is_not_sent_to_a_dashboard_that_nobody_named() {
         let read = |text: &str, url: &str| {
             let variable = |name: &str| (name == "RAY_API_SERVER_ADDRESS" && !url.is_empty()).then(|| url.to_owned());
-            Config::read(toml::from_str(text).unwrap(), &variable)
+            toml::from_str::<Config>(text).unwrap().completed(&variable)
         };
-        let measure = |text: &str, url: &str| read(text, url).unwrap().measure;
+        let measure = |text: &str, url: &str| read(text, url).unwrap().measure();
         assert_eq!(measure("", ""), Some(MEASURE));
         assert_eq!(measure("token_file = \"/t\"", ""), None);
         assert_eq!(measure("token_file = \"/t\"", "http://head:8265"), Some(MEASURE));
@@ -438,8 +475,9 @@ mod tests {
             ("placement_timeout = \"60d\"".into(), &["placement_timeout", "60d", "86400s"]),
             ("bandwidth = 5".into(), &["bandwidth", "5", "1Gbit"]),
             (of("gpus = 1"), &["gpus", "unknown field", "timeout"]),
-            (of("gpu = -1"), &["node_types \"b\": gpu", "-1", "1024"]),
-            (of("count = 0"), &["node_types \"b\": count", "0", "4096"]),
+            (of("resources = { \"gpu:a100\" = 1 }"), &["resources.gpu:a100", "key of its own"]),
+            (of("gpu = -1"), &["line 5", "gpu", "-1", "1024"]),
+            (of("count = 0"), &["line 5", "count", "0", "4096"]),
             (of("memory = 64"), &["memory", "64", "10GiB"]),
             (of("resources = { CPU = 1 }"), &["resources.CPU", "1", "key of its own"]),
             (of("delay = \"soon\""), &["delay", "soon", "20s"]),

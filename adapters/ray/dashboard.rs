@@ -71,7 +71,7 @@ impl Dashboard {
     }
 
     fn new(config: &Config) -> Result<Self, HeadError> {
-        let mut dashboard = Self { address: config.dashboard.clone(), token: None, version: String::new() };
+        let mut dashboard = Self { address: config.dashboard().to_owned(), token: None, version: String::new() };
         dashboard.token = token(config).map_err(|problem| dashboard.error(&problem, Trouble::Token))?;
         Ok(dashboard)
     }

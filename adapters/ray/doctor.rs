@@ -64,8 +64,8 @@ impl<'a> Found<'a> {
 
 fn judge(config: &Config, found: &Found<'_>, view: View) -> Vec<Check> {
     let head = match found.observing {
-        None => Check::new("head", Health::Good, format!("answers at {}", config.address)),
-        Some(_) => Check::new("dashboard", Health::Good, format!("answers at http://{}", config.dashboard)),
+        None => Check::new("head", Health::Good, format!("answers at {}", config.address())),
+        Some(_) => Check::new("dashboard", Health::Good, format!("answers at http://{}", config.dashboard())),
     };
     let version = match found.observing {
         Some(why) => Check::new("version", Health::Doubtful, why.into()),
@@ -160,7 +160,8 @@ mod tests {
         assert_eq!(worst(&config(types), &tested, view("1s")), (Health::Bad, "autoscaler"));
         let silent = config(&format!("request_resources = false\n{types}"));
         assert_eq!(worst(&silent, &scaled, view("1s")), (Health::Doubtful, "autoscaler"));
-        let open = Config { token_file: None, ..plain };
+        let mut open = plain;
+        open.token_file = None;
         assert_eq!(worst(&open, &tested, view("1s")), (Health::Doubtful, "token"));
     }
 }

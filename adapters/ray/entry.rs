@@ -56,13 +56,12 @@ mod tests {
         let config = Config::parse(INFO.sample, "sample").unwrap();
         assert_eq!(config.node_types[0].name, "burst");
         let bare = Config::parse("", "nothing").unwrap();
-        let defaults = Config { uncounted: bare.uncounted, node_types: bare.node_types, ..config.clone() };
         assert_eq!(
             (config.poll, config.placement_timeout, config.driver_timeout, config.request_resources),
             (bare.poll, bare.placement_timeout, bare.driver_timeout, bare.request_resources)
         );
-        assert_eq!((defaults.name, config.address.as_str()), (bare.name, "127.0.0.1:6379"));
-        assert_eq!((config.dashboard, config.api, config.untested), (bare.dashboard, bare.api, bare.untested));
+        assert_eq!((&config.name, config.address()), (&bare.name, "127.0.0.1:6379"));
+        assert_eq!((config.dashboard(), config.api, config.untested), (bare.dashboard(), bare.api, bare.untested));
     }
 
     #[tokio::test]

@@ -107,7 +107,7 @@ impl Gcs {
     /// # Errors
     /// The token's file can't be read, there is no answer, or the token is wrong.
     pub(crate) async fn connect(config: &Config) -> Result<Self, HeadError> {
-        let address = config.address.clone();
+        let address = config.address().to_owned();
         let fail = |problem: &str| HeadError::new(place(&address), problem, Trouble::Away);
         let token = token(config).map_err(|problem| HeadError { kind: Trouble::Token, ..fail(&problem) })?;
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| fail(&error.to_string()))?;

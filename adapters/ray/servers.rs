@@ -132,7 +132,7 @@ pub(crate) fn server(
         foreign.insert(kind, held);
     }
     let mut capacity = amounts::capacity(&node.total);
-    capacity.extend(config.uncounted.clone());
+    capacity.extend(config.uncounted());
     v1::Server {
         name: name.to_owned(),
         capacity: capacity.into_iter().collect(),
@@ -146,7 +146,7 @@ pub(crate) fn server(
 
 /// A node that the autoscaler could add. All of it is free, and its upload times include its start-up time.
 pub(crate) fn to_come(name: &str, node_type: &NodeType, config: &Config) -> v1::Server {
-    let node = Node { total: node_type.resources.clone(), labels: later(node_type), ..Node::default() };
+    let node = Node { total: node_type.amounts(), labels: later(node_type), ..Node::default() };
     server(name, &node, config, BTreeMap::new(), &[])
 }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
+#[cfg(feature = "schema")]
+use trainmaster_core::amount::{BandwidthText, DurationText};
 use trainmaster_core::{
     amount::{self, Unit},
     text::{LONGEST, read_toml},
@@ -14,30 +16,38 @@ use super::topology::Path;
 /// A site's settings for Slurm.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub struct Config {
-    /// The manager's name in events.
+    /// The manager's name in events and the journal.
     pub manager: String,
-    /// Lease in seconds: the time for which a held job can't start. It is renewed when half of it is over, so that half
-    /// of it must suffice for a restart of the agent. If Trainmaster stops, the job starts after it.
-    #[serde(deserialize_with = "seconds::<_, 10>")]
+    /// The time for which a held job can't start, at least 10 s. It is renewed when half of it is over, so that
+    /// half of it must suffice for a restart of the agent. If Trainmaster stops, the job starts after it. Here in
+    /// seconds.
+    #[serde(deserialize_with = "seconds::<_, 10>", serialize_with = "write_seconds")]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub lease: i64,
-    /// Time in seconds after which a released job that hasn't started counts as refused by Slurm.
-    #[serde(deserialize_with = "seconds::<_, 1>")]
+    /// Time after which a released job that hasn't started counts as refused by Slurm, at least 1 s. Here in seconds.
+    #[serde(deserialize_with = "seconds::<_, 1>", serialize_with = "write_seconds")]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub patience: i64,
-    /// Maximum time in seconds for a job to end by itself after its training.
-    #[serde(deserialize_with = "seconds::<_, 0>")]
+    /// Maximum time for processes to leave a node, and for a job to end by itself after its training. Here in seconds.
+    #[serde(deserialize_with = "seconds::<_, 0>", serialize_with = "write_seconds")]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub grace: i64,
-    /// The network bandwidth of each server in Mbit/s, because Slurm doesn't report it. Without it, no job can request
-    /// bandwidth.
-    #[serde(deserialize_with = "bandwidth")]
+    /// Network bandwidth of each node, which Slurm doesn't report. Without it, no job can request bandwidth. Here in
+    /// Mbit/s.
+    #[serde(with = "bandwidth")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<BandwidthText>"))]
     pub bandwidth: Option<i64>,
-    /// The priority of released jobs. Without it, Slurm's own applies, and another job may take nodes that were decided
-    /// for a job of Trainmaster's.
+    /// The priority of jobs that were decided to start, from 1. Without it, Slurm's own applies, and another job may
+    /// take nodes that were decided for a job of Trainmaster's.
     #[serde(deserialize_with = "priority")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4_294_967_293_u32)))]
     pub priority: Option<u32>,
-    /// Whether the nodes' loads are reported.
+    /// Whether the nodes' CPU loads are reported, for engines that use them.
     pub measure: bool,
-    /// The feed's address for training programs.
+    /// The feed's address for training programs, as their variable `TRAINMASTER_FEED` has it. Without it, jobs don't
+    /// report.
     pub feed: Option<String>,
     /// The racks and blocks of nodes, from `topology.conf` beside this file.
     #[serde(skip)]
@@ -98,8 +108,26 @@ fn seconds<'de, D: Deserializer<'de>, const LEAST: u64>(from: D) -> Result<i64, 
     }
 }
 
-fn bandwidth<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
-    Unit::Mbit.parse(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+#[cfg(feature = "schema")]
+fn write_seconds<S: serde::Serializer>(seconds: &i64, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("{seconds}s"))
+}
+
+mod bandwidth {
+    use serde::{Deserialize as _, Deserializer, de::Error as _};
+
+    use super::Unit;
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+        Unit::Mbit.parse(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+    }
+
+    #[cfg(feature = "schema")]
+    pub(super) fn serialize<S: serde::Serializer>(mbit: &Option<i64>, to: S) -> Result<S::Ok, S::Error> {
+        use serde::Serialize as _;
+
+        mbit.map(|mbit| Unit::Mbit.format(mbit)).serialize(to)
+    }
 }
 
 fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
@@ -122,7 +150,7 @@ mod tests {
             ("patience = \"x\"", &["patience", "x"]),
             ("bandwidth = \"10\"", &["bandwidth", "10", "Gbit"]),
             ("leese = \"5m\"", &["leese", "lease"]),
-            ("measure = \"on\"", &["measure", "on", "boolean"]),
+            ("measure = \"on\"", &["measure", "on", "true or false"]),
             ("priority = 0", &["priority", "0", "1 to"]),
             ("priority = 4294967295", &["priority", "4294967295"]),
         ] {

@@ -1,6 +1,7 @@
 //! Common parts of the adapters' configuration files.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::Read as _,
     path::{Path, PathBuf},
@@ -36,7 +37,7 @@ pub enum FileError {
         /// The cause.
         error: std::io::Error,
     },
-    /// The text isn't TOML, or has an unknown key or a value of the wrong type. The problem names the line.
+    /// The text isn't TOML, or has an unknown key, or a value that isn't allowed. The problem names the line.
     #[error("{origin}: {problem}")]
     Syntax {
         /// The file.
@@ -44,7 +45,7 @@ pub enum FileError {
         /// The problem and its place.
         problem: String,
     },
-    /// A value that isn't allowed.
+    /// A value that isn't allowed beside the others, or comes from the environment.
     #[error("{origin}: {key} = {value}: {problem}")]
     Value {
         /// The file.
@@ -104,64 +105,157 @@ pub(crate) fn examine<T>(
 }
 
 /// An amount of a resource in its sub-units.
-pub(crate) fn amount(key: &str, value: &Value) -> Result<i64, String> {
+pub(crate) fn amount(unit: Unit, value: &Value) -> Result<i64, String> {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Integer(number) => number.to_string(),
         Value::Float(number) => number.to_string(),
         _ => return Err("write a number, or a text with a unit such as \"10GiB\" or \"1Gbit\"".into()),
     };
-    Unit::of(key).parse(&text).map_err(|error| error.to_string())
+    unit.parse(&text).map_err(|error| error.to_string())
 }
 
 /// How often to measure if the file doesn't say.
 pub(crate) const MEASURE: Duration = Duration::from_secs(10);
 
-/// How often to measure. `None`: never.
-pub(crate) fn measure(text: &str) -> Result<Option<Duration>, Wrong> {
-    if text == "off" {
-        return Ok(None);
+/// The form of memory and disks: `#[serde(with = "file::mib")]`.
+pub(crate) mod mib {
+    use super::{Deserializer, Unit, read_amount};
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+        read_amount(Unit::MiB, from).map(Some)
     }
-    let problem = |error: AmountError| format!("{error}; \"off\" and \"0s\" are no measuring");
-    let span = parse_span(text).map_err(|error| ("measure".into(), quoted(text), problem(error)))?;
-    Ok(Some(Duration::from_millis(span.0.unsigned_abs())).filter(|every| !every.is_zero()))
+
+    #[cfg(feature = "schema")]
+    pub(crate) fn serialize<S: serde::Serializer>(amount: &Option<i64>, to: S) -> Result<S::Ok, S::Error> {
+        super::write_amount(Unit::MiB, *amount, to)
+    }
 }
 
-/// Reads a value in sub-units: `#[serde(deserialize_with = "file::mbit")]`.
-#[cfg(feature = "yarn")]
-pub(crate) fn mbit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
-    amount("bandwidth", &Value::deserialize(from)?).map(Some).map_err(D::Error::custom)
+/// The form of bandwidths.
+pub(crate) mod mbit {
+    use super::{Deserializer, Unit, read_amount};
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+        read_amount(Unit::Mbit, from).map(Some)
+    }
+
+    #[cfg(feature = "schema")]
+    pub(crate) fn serialize<S: serde::Serializer>(amount: &Option<i64>, to: S) -> Result<S::Ok, S::Error> {
+        super::write_amount(Unit::Mbit, *amount, to)
+    }
 }
 
-/// The same for memory and disks.
-#[cfg(feature = "yarn")]
-pub(crate) fn mib<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
-    amount("disk", &Value::deserialize(from)?).map(Some).map_err(D::Error::custom)
+/// The form of what is counted, in thousandths.
+#[cfg(any(feature = "local", feature = "ray"))]
+pub(crate) mod milli {
+    use super::{Deserializer, Unit, read_amount};
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+        read_amount(Unit::Milli, from).map(Some)
+    }
+
+    #[cfg(feature = "schema")]
+    pub(crate) fn serialize<S: serde::Serializer>(amount: &Option<i64>, to: S) -> Result<S::Ok, S::Error> {
+        super::write_amount(Unit::Milli, *amount, to)
+    }
+}
+
+fn read_amount<'de, D: Deserializer<'de>>(unit: Unit, from: D) -> Result<i64, D::Error> {
+    amount(unit, &Value::deserialize(from)?).map_err(D::Error::custom)
+}
+
+#[cfg(feature = "schema")]
+fn write_amount<S: serde::Serializer>(unit: Unit, amount: Option<i64>, to: S) -> Result<S::Ok, S::Error> {
+    use serde::Serialize as _;
+
+    amount.map(|amount| unit.format(amount)).serialize(to)
+}
+
+/// Reads resources without a key of their own, in thousandths.
+#[cfg(any(feature = "local", feature = "ray"))]
+pub(crate) fn others<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, i64>, D::Error> {
+    let read = |(key, value): (String, Value)| {
+        let lower = key.to_lowercase();
+        let has_own = lower == "gpu"
+            || lower.starts_with("gpu:")
+            || ["cpu", "memory", "bandwidth", "disk"].contains(&lower.as_str());
+        let milli = match has_own {
+            true => Err("this resource has a key of its own beside `resources`".into()),
+            false => amount(Unit::Milli, &value),
+        };
+        let milli = milli.map_err(|problem| D::Error::custom(format!("resources.{key} = {value}: {problem}")))?;
+        Ok((key, milli))
+    };
+    BTreeMap::<String, Value>::deserialize(from)?.into_iter().map(read).collect()
+}
+
+/// How many there are if the file doesn't say.
+#[cfg(any(feature = "local", feature = "ray"))]
+pub(crate) fn one() -> u32 {
+    1
+}
+
+/// Reads a number from 1 to `MOST`.
+#[cfg(any(feature = "local", feature = "ray"))]
+pub(crate) fn count<'de, D: Deserializer<'de>, const MOST: u32>(from: D) -> Result<u32, D::Error> {
+    let number = i64::deserialize(from)?;
+    let count = u32::try_from(number).ok().filter(|count| (1..=MOST).contains(count));
+    count.ok_or_else(|| D::Error::custom(format!("{number}: allowed are 1 to {MOST}")))
 }
 
 /// Reads a duration from `LEAST` milliseconds to a day.
-#[cfg(feature = "yarn")]
+#[cfg(any(feature = "ray", feature = "yarn"))]
 pub(crate) fn span<'de, D: Deserializer<'de>, const LEAST: u64>(from: D) -> Result<Duration, D::Error> {
     let (least, most) = (Duration::from_millis(LEAST), Duration::from_secs(24 * 3600));
     match duration::deserialize(from)? {
         span if (least..=most).contains(&span) => Ok(span),
-        span => Err(D::Error::custom(format!("{span:?} must be from {least:?} to {most:?}"))),
+        span => Err(D::Error::custom(format!("{span:?}: allowed are {least:?} to {most:?}"))),
     }
 }
 
-/// Reads how often to measure, as [`measure`].
-#[cfg(feature = "yarn")]
-pub(crate) fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    measure(&String::deserialize(from)?).map_err(|(_, value, problem)| D::Error::custom(format!("{value}: {problem}")))
+/// The form of how often to measure. `None`: never.
+pub(crate) mod interval {
+    use serde::{Deserialize as _, Deserializer, de::Error as _};
+
+    use super::{AmountError, Duration, parse_span};
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let text = String::deserialize(from)?;
+        if text == "off" {
+            return Ok(None);
+        }
+        let problem = |error: AmountError| format!("{error}; \"off\" and \"0s\" turn measuring off");
+        let span = parse_span(&text).map_err(|error| D::Error::custom(problem(error)))?;
+        Ok(Some(Duration::from_millis(span.0.unsigned_abs())).filter(|every| !every.is_zero()))
+    }
+
+    #[cfg(feature = "schema")]
+    pub(crate) fn serialize<S: serde::Serializer>(every: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match every {
+            Some(every) => super::duration::serialize(every, to),
+            None => to.serialize_str("off"),
+        }
+    }
 }
 
-/// Reads a manager's name.
-#[cfg(feature = "yarn")]
+/// Reads a name of a manager or a server.
 pub(crate) fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let name = String::deserialize(from)?;
     check_name(&name).map_err(|problem| D::Error::custom(format!("{name:?}: {problem}")))?;
     Ok(name)
 }
+
+/// A server's resources that its manager doesn't count, in sub-units.
+#[cfg(any(feature = "ray", feature = "yarn"))]
+pub(crate) fn uncounted(bandwidth: Option<i64>, disk: Option<i64>) -> impl Iterator<Item = (String, i64)> {
+    let named = [("bandwidth", bandwidth), ("disk", disk)];
+    named.into_iter().filter_map(|(name, amount)| Some((name.to_owned(), amount?)))
+}
+
+/// What [`check_name`] allows.
+#[cfg(feature = "schema")]
+pub(crate) const NAME: &str = "^[A-Za-z0-9._-]{1,128}$";
 
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -173,6 +267,37 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 
 pub(crate) fn quoted(text: &str) -> String {
     format!("{text:?}")
+}
+
+/// Forms of values, for schemas.
+#[cfg(feature = "schema")]
+pub(crate) mod schema {
+    use super::MOST_DEVICES;
+
+    /// How often, or never.
+    #[derive(schemars::JsonSchema)]
+    #[schemars(untagged, inline)]
+    #[expect(dead_code, reason = "only its schema is used")]
+    pub(crate) enum Interval {
+        Every(#[schemars(with = "trainmaster_core::amount::DurationText")] ()),
+        Never(Off),
+    }
+
+    #[derive(schemars::JsonSchema)]
+    #[schemars(rename_all = "lowercase", inline)]
+    #[expect(dead_code, reason = "only its schema is used")]
+    pub(crate) enum Off {
+        Off,
+    }
+
+    /// How many, or a list of names.
+    #[derive(schemars::JsonSchema)]
+    #[schemars(untagged, inline)]
+    #[expect(dead_code, reason = "only its schema is used")]
+    pub(crate) enum NumberOrNames {
+        Number(#[schemars(range(max = MOST_DEVICES))] u32),
+        Names(Vec<String>),
+    }
 }
 
 #[cfg(test)]

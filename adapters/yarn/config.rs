@@ -10,6 +10,9 @@ use std::{
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Value;
+use trainmaster_core::amount::Unit;
+#[cfg(feature = "schema")]
+use trainmaster_core::amount::{BandwidthText, DurationText, SizeText};
 
 use crate::file::{self, FileError, Wrong, amount, quoted};
 
@@ -24,52 +27,76 @@ use crate::file::{self, FileError, Wrong, amount, quoted};
 /// ```
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub struct Config {
-    /// The manager's name.
+    /// The manager's name. Servers belong to it, and jobs are identified by its application ids.
     #[serde(deserialize_with = "file::name")]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = file::NAME)))]
     pub name: String,
-    /// The interface to the ResourceManager.
+    /// The interface to the ResourceManager: `"plug-ins"`, or `"rest"` for one without plug-ins.
     pub api: Api,
-    /// Interval between polls with [`Api::Rest`].
-    #[serde(deserialize_with = "file::span::<_, 100>")]
+    /// With `"rest"`: interval between polls of the ResourceManager.
+    #[serde(
+        deserialize_with = "file::span::<_, 100>",
+        serialize_with = "trainmaster_core::amount::duration::serialize"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub poll: Duration,
-    /// This adapter's address for plug-ins and ApplicationMasters.
+    /// This adapter's address for plug-ins and ApplicationMasters. Addresses other than loopback need TLS.
     #[serde(deserialize_with = "listen")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub listen: SocketAddr,
-    /// Certificate and key. `None` is allowed on loopback only.
+    /// Certificate and key of this address, in PEM. Required unless `listen` is a loopback address.
     pub tls: Option<Tls>,
-    /// The file with the plug-ins' token. By default, a file in the adapter's folder, created at its first start.
+    /// The file with the plug-ins' token. By default `plug-ins.token` in the adapter's folder, created at its first
+    /// start.
     pub token_file: Option<PathBuf>,
-    /// The source of a job's tenant and queue.
+    /// The source of a job's tenant and queue: `"yarn"` for YARN's user and queue, `"job"` for the job file.
     pub accounts: Accounts,
-    /// The ResourceManager's REST API, as `host:port`. The file has its URL.
+    /// The ResourceManager's REST API, as `http://host:port`. With `"rest"`, the key is required.
     #[serde(deserialize_with = "rest_address")]
     pub resourcemanager: Option<String>,
-    /// Time until a plan expires without a newer answer.
-    #[serde(deserialize_with = "file::span::<_, 100>")]
+    /// Time for which plug-ins enforce a plan without a newer answer.
+    #[serde(
+        deserialize_with = "file::span::<_, 100>",
+        serialize_with = "trainmaster_core::amount::duration::serialize"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub ttl: Duration,
-    /// Maximum time of a slot without a container.
-    #[serde(deserialize_with = "file::span::<_, 100>")]
+    /// Maximum time of a slot without a container. After it, its plan is refused.
+    #[serde(
+        deserialize_with = "file::span::<_, 100>",
+        serialize_with = "trainmaster_core::amount::duration::serialize"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub placement_timeout: Duration,
-    /// Maximum time for an ApplicationMaster to start, or to end.
-    #[serde(deserialize_with = "file::span::<_, 100>")]
+    /// Maximum time for an ApplicationMaster to start, and for an application to end after its job.
+    #[serde(
+        deserialize_with = "file::span::<_, 100>",
+        serialize_with = "trainmaster_core::amount::duration::serialize"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub master_timeout: Duration,
     /// The ApplicationMasters of `trainmaster yarn submit`.
     pub master: Master,
-    /// Interval between reports of the nodes' loads to the daemon. `None`: they aren't reported.
-    #[serde(deserialize_with = "file::interval")]
+    /// Interval between reports of the nodes' loads to the daemon. `"off"`: they aren't reported.
+    #[serde(with = "file::interval")]
+    #[cfg_attr(feature = "schema", schemars(with = "file::schema::Interval"))]
     pub measure: Option<Duration>,
-    /// Each node's bandwidth in Mbit/s, which YARN doesn't count.
-    #[serde(deserialize_with = "file::mbit")]
+    /// Network bandwidth of each node, which YARN doesn't count. Here in Mbit/s.
+    #[serde(with = "file::mbit")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<BandwidthText>"))]
     pub bandwidth: Option<i64>,
-    /// Each node's disk in MiB, which YARN doesn't count.
-    #[serde(deserialize_with = "file::mib")]
+    /// Disk of each node, which YARN doesn't count. Here in MiB.
+    #[serde(with = "file::mib")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<SizeText>"))]
     pub disk: Option<i64>,
 }
 
 /// The interface to the ResourceManager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub enum Api {
     /// Its plug-ins report the state and enforce plans.
     #[default]
@@ -81,6 +108,7 @@ pub enum Api {
 /// The source of a job's tenant and queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub enum Accounts {
     /// YARN's user and queue. A job file with others is refused.
     #[default]
@@ -92,6 +120,7 @@ pub enum Accounts {
 /// Certificate and key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub struct Tls {
     /// The certificate chain.
     pub cert: PathBuf,
@@ -102,20 +131,21 @@ pub struct Tls {
 /// The ApplicationMasters of `trainmaster yarn submit`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub struct Master {
     /// Java's program on the nodes.
     #[serde(deserialize_with = "word")]
     pub java: String,
-    /// The class path on the nodes with the ApplicationMaster and Hadoop's client; empty if not set.
+    /// The class path on the nodes with the ApplicationMaster and Hadoop's client. `submit` requires it.
     #[serde(deserialize_with = "word")]
     pub classpath: String,
-    /// Memory of its container in MiB.
-    #[serde(deserialize_with = "memory")]
+    /// Memory of its container. Here in MiB.
+    #[serde(deserialize_with = "memory", serialize_with = "write_memory")]
+    #[cfg_attr(feature = "schema", schemars(with = "SizeText"))]
     pub memory: i64,
     /// Cores of its container.
     pub vcores: NonZeroU32,
-    /// The nodes' path of the certificate authority of the daemon's feed, for programs. `None` if the feed uses plain
-    /// text.
+    /// The nodes' path of the certificate authority of the daemon's feed, for programs. None: the feed uses plain text.
     #[serde(deserialize_with = "path")]
     pub feed_ca: Option<String>,
 }
@@ -180,8 +210,7 @@ impl Config {
 
     /// Each node's resources that YARN doesn't count, in sub-units.
     pub(crate) fn uncounted(&self) -> impl Iterator<Item = (String, i64)> {
-        let named = [("bandwidth", self.bandwidth), ("disk", self.disk)];
-        named.into_iter().filter_map(|(name, amount)| Some((name.to_owned(), amount?)))
+        file::uncounted(self.bandwidth, self.disk)
     }
 }
 
@@ -216,10 +245,15 @@ fn word<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
 }
 
 fn memory<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
-    match amount("memory", &Value::deserialize(from)?) {
+    match amount(Unit::MiB, &Value::deserialize(from)?) {
         Ok(0) => Err(D::Error::custom("it must be more than nothing")),
         amount => amount.map_err(D::Error::custom),
     }
+}
+
+#[cfg(feature = "schema")]
+fn write_memory<S: serde::Serializer>(mib: &i64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&Unit::MiB.format(*mib))
 }
 
 fn path<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
@@ -303,7 +337,7 @@ mod tests {
             ("disk = 5", &["disk", "5", "GiB"]),
             ("master = { classpath = \"a b\" }", &["classpath", "a b", "no spaces"]),
             ("master = { memory = \"0MiB\" }", &["memory", "0MiB", "more than nothing"]),
-            ("master = { vcores = 0 }", &["vcores", "0", "nonzero"]),
+            ("master = { vcores = 0 }", &["vcores", "0", "1 or more"]),
             ("master = { feed_ca = \"ca.pem\" }", &["feed_ca", "ca.pem", "from /"]),
         ] {
             let error = parse(text).unwrap_err();

@@ -3,7 +3,12 @@
 //! Internally all quantities are integers, so capacity arithmetic is exact: thousandths for counted resources (GPUs,
 //! CPUs, custom types), MiB for memory and disk, Mbit/s for bandwidth, milliseconds for time.
 
-use thiserror::Error;
+use std::fmt;
+
+use serde::{
+    Deserializer,
+    de::{Error, Visitor},
+};
 
 use crate::time::Span;
 
@@ -81,20 +86,39 @@ pub fn parse_span(text: &str) -> Result<Span, AmountError> {
     parse_scaled(text, &suffixes, "a number with ms, s, m, h or d, such as 20s").map(Span)
 }
 
+/// Reads a duration from a file.
+pub(crate) fn span<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+    struct Text;
+
+    impl Visitor<'_> for Text {
+        type Value = Span;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a duration in quotes, such as \"20s\"")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
+            parse_span(text).map_err(E::custom)
+        }
+    }
+
+    from.deserialize_str(Text)
+}
+
 /// The form of a configuration's duration, as [`parse_span`] reads it: `#[serde(with = "duration")]`.
 pub mod duration {
     use std::time::Duration;
 
-    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+    use serde::{Deserializer, Serializer};
 
-    use super::parse_span;
+    use super::span;
 
     /// Reads it.
     ///
     /// # Errors
     /// The text isn't a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        let span = parse_span(&String::deserialize(from)?).map_err(D::Error::custom)?;
+        let span = span(from)?;
         Ok(Duration::from_millis(span.0.unsigned_abs()))
     }
 
@@ -110,27 +134,59 @@ pub mod duration {
     }
 }
 
-/// The schema of a duration's text.
+/// Defines the schema of a quantity's text.
 #[cfg(feature = "schema")]
-pub struct DurationText;
+macro_rules! text_schema {
+    ($(#[$about:meta])* $type:ident, $name:literal, $pattern:literal) => {
+        $(#[$about])*
+        pub struct $type;
+
+        impl schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                $name.into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "pattern": $pattern })
+            }
+        }
+    };
+}
 
 #[cfg(feature = "schema")]
-impl schemars::JsonSchema for DurationText {
-    fn inline_schema() -> bool {
-        true
-    }
+text_schema! {
+    /// The schema of a duration's text.
+    DurationText, "duration", r"^\s*[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)\s*(ms|s|m|h|d)\s*$"
+}
 
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "duration".into()
-    }
+#[cfg(feature = "schema")]
+text_schema! {
+    /// The schema of a size's text.
+    SizeText, "size", r"^\s*[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)\s*(MiB|GiB|TiB)\s*$"
+}
 
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string", "pattern": "^[0-9]+([.][0-9]+)? *(ms|s|m|h|d)$" })
-    }
+#[cfg(feature = "schema")]
+text_schema! {
+    /// The schema of a bandwidth's text.
+    BandwidthText, "bandwidth", r"^\s*[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)\s*(Mbit|Gbit)\s*$"
+}
+
+/// The schema of a quantity in any unit: a number, or a text.
+#[cfg(feature = "schema")]
+#[derive(schemars::JsonSchema)]
+#[schemars(untagged, inline)]
+#[expect(missing_docs, reason = "only its schema is used")]
+pub enum Quantity {
+    Number(f64),
+    Text(String),
 }
 
 /// A quantity that can't be parsed.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not allowed here: {problem}; write {allowed}")]
 pub struct AmountError {
     text: String,

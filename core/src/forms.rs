@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{
-    amount::{Unit, parse_span},
+    amount::{self, Unit},
     time::Span,
 };
 
@@ -25,7 +25,7 @@ impl<'de> Deserialize<'de> for Form<Span> {
         if !from.is_human_readable() {
             return Span::deserialize(from).map(Self);
         }
-        parse_span(&String::deserialize(from)?).map(Self).map_err(D::Error::custom)
+        amount::span(from).map(Self)
     }
 }
 

@@ -33,7 +33,7 @@ pub enum TextError {
         what: &'static str,
     },
     /// The text isn't TOML, or has an unexpected content. With the line.
-    #[error("{}", .0.to_string().trim_end())]
+    #[error("{}", whole(.0))]
     Syntax(#[from] TomlError),
 }
 
@@ -41,9 +41,45 @@ impl TextError {
     /// The error without the line's text.
     pub fn brief(&self) -> String {
         match self {
-            Self::Syntax(error) => error.message().to_owned(),
+            Self::Syntax(error) => in_plain_words(error.message()),
             other => other.to_string(),
         }
+    }
+}
+
+/// The error with the line's text.
+fn whole(error: &TomlError) -> String {
+    let text = error.to_string();
+    let text = text.trim_end();
+    text.strip_suffix(error.message())
+        .map_or_else(|| text.to_owned(), |place| format!("{place}{}", in_plain_words(error.message())))
+}
+
+/// Serde names an expected type as Rust does. Those who write files need not know Rust.
+pub(crate) fn in_plain_words(message: &str) -> String {
+    const WORDS: [(&str, &[&str]); 8] = [
+        ("a whole number of 0 or more", &["usize", "u8", "u16", "u32", "u64"]),
+        ("a whole number of 1 or more", &["a nonzero u32", "a nonzero u64", "a nonzero usize"]),
+        ("a whole number", &["isize", "i8", "i16", "i32", "i64"]),
+        ("a number", &["f32", "f64"]),
+        ("true or false", &["a boolean"]),
+        ("a text in quotes", &["a string", "path string"]),
+        ("a list", &["a sequence", "a tuple"]),
+        ("a table", &["a map", "struct"]),
+    ];
+    let Some((before, rest)) = message.rsplit_once("expected ") else { return message.to_owned() };
+    let follows = |words: &str| {
+        let tail = rest.strip_prefix(words)?;
+        (!tail.starts_with(|c: char| c.is_alphanumeric() || c == '_')).then_some(tail)
+    };
+    let found = WORDS.iter().find_map(|(plain, all)| Some((plain, all.iter().find_map(|words| follows(words))?)));
+    match found {
+        // The name of a struct, or the length of a tuple.
+        Some((plain, tail)) if rest.starts_with("struct ") => {
+            format!("{before}expected {plain}{}", tail.trim_start().trim_start_matches(|c: char| c.is_alphanumeric()))
+        }
+        Some((plain, tail)) => format!("{before}expected {plain}{tail}"),
+        None => message.to_owned(),
     }
 }
 
@@ -176,6 +212,51 @@ mod tests {
             assert_eq!(check_toml(&deep, LONGEST), Err(TextError::Deep { line, what }), "{deep}");
         }
         assert!(matches!(read_toml::<toml::Table>("a = ", 10), Err(TextError::Syntax(_))));
+    }
+
+    #[test]
+    fn wrong_types_are_named_in_plain_words() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "only its types matter")]
+        struct File {
+            count: Option<u32>,
+            vcores: Option<std::num::NonZeroU32>,
+            share: Option<f64>,
+            on: Option<bool>,
+            name: Option<String>,
+            list: Option<Vec<u32>>,
+            pair: Option<(u32, u32)>,
+            inner: Option<Inner>,
+            labels: Option<std::collections::BTreeMap<String, String>>,
+            folder: Option<std::path::PathBuf>,
+            #[serde(default, with = "crate::amount::duration")]
+            wait: std::time::Duration,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[expect(dead_code, reason = "only its type matters")]
+        struct Inner {
+            count: u32,
+        }
+        for (text, expected) in [
+            ("inner = 1", "integer `1`, expected a table"),
+            ("labels = 1", "integer `1`, expected a table"),
+            ("folder = 1", "integer `1`, expected a text in quotes"),
+            ("pair = 1", "integer `1`, expected a list of size 2"),
+            ("cont = 1 # expected u32", "`inner`, `labels`, `folder`, `wait`"),
+            ("count = -1", "integer `-1`, expected a whole number of 0 or more"),
+            ("vcores = 0", "integer `0`, expected a whole number of 1 or more"),
+            ("count = \"expected u32\"", "expected a whole number of 0 or more"),
+            ("share = \"x\"", "string \"x\", expected a number"),
+            ("on = 1", "integer `1`, expected true or false"),
+            ("name = 1", "integer `1`, expected a text in quotes"),
+            ("list = 1", "integer `1`, expected a list"),
+            ("wait = 2", "integer `2`, expected a duration in quotes, such as \"20s\""),
+        ] {
+            let error = read_toml::<File>(text, 100).unwrap_err();
+            assert!(error.to_string().ends_with(expected) && error.brief().ends_with(expected), "{text}: {error}");
+            assert!(error.to_string().contains(text), "the line is shown as it is: {error}");
+        }
     }
 
     #[test]

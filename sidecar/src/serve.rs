@@ -176,6 +176,7 @@ pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, out
         return output.show(&Printed(settings_table(&whole(config.settings))));
     }
     if args.print_config {
+        config.check().map_err(Error::from)?;
         config.settings = whole(config.settings);
         return output.show(&Printed(config.to_table().map_err(Error::from)?));
     }

@@ -2,18 +2,75 @@
 //!
 //! `BLESS=1 cargo test --workspace --test program reference` writes both.
 
-use std::{env, fmt::Write as _, fs, path::Path};
+use std::{collections::BTreeSet, env, fmt::Write as _, fs, path::Path};
 
+use schemars::schema_for;
 use serde_json::{Map, Value};
-use trainmaster_core::Settings;
+use trainmaster_adapters::{local::Cluster, ray, slurm, yarn};
+use trainmaster_core::{JobSpec, Settings};
 use trainmaster_daemon::Config;
 
-/// The page with a file's tables, if it has one of its own; the schema's name, and the schema.
-fn files() -> [(&'static str, &'static str, Value); 2] {
-    let config = schemars::schema_for!(Config).to_value();
-    let settings = schemars::schema_for!(Settings).to_value();
-    [("configuration.md", "configuration.json", config), ("", "settings.json", settings)]
+/// A kind of file.
+struct File {
+    title: &'static str,
+    /// The name of its schema in docs/schema.
+    name: Option<&'static str>,
+    /// The page with its tables, from the repository's root.
+    page: Option<&'static str>,
+    schema: Value,
 }
+
+fn files() -> [File; 7] {
+    let file = |title, name, page, schema: schemars::Schema| File { title, name, page, schema: schema.to_value() };
+    let page = Some;
+    [
+        file(
+            "The configuration of Trainmaster's daemon",
+            Some("configuration"),
+            page("docs/configuration.md"),
+            schema_for!(Config),
+        ),
+        file("The settings of Trainmaster's scheduler", Some("settings"), None, schema_for!(Settings)),
+        file("A job of Trainmaster", Some("job"), None, JobSpec::file_schema()),
+        file(
+            "This machine as servers of Trainmaster",
+            Some("local"),
+            page("adapters/local/README.md"),
+            schema_for!(Cluster),
+        ),
+        file("Trainmaster's adapter of Ray", Some("ray"), page("adapters/ray/README.md"), schema_for!(ray::Config)),
+        // A table of a file that has more.
+        file("", None, page("adapters/slurm/README.md"), schema_for!(slurm::Config)),
+        file("Trainmaster's adapter of YARN", Some("yarn"), page("adapters/yarn/README.md"), schema_for!(yarn::Config)),
+    ]
+}
+
+/// A schema for editors, without what concerns only the code.
+fn for_editors(title: &str, mut schema: Value) -> String {
+    fn clean(schema: &mut Value) {
+        match schema {
+            Value::Object(fields) => {
+                fields.remove("writeOnly");
+                if fields.get("description").is_some_and(Value::is_string) {
+                    let text = described(fields).replace("\\|", "|");
+                    fields.insert("description".into(), text.into());
+                }
+                fields.values_mut().for_each(clean);
+            }
+            Value::Array(items) => items.iter_mut().for_each(clean),
+            _ => {}
+        }
+    }
+
+    clean(&mut schema);
+    let fields = schema.as_object_mut().unwrap();
+    fields.insert("title".into(), title.into());
+    fields.remove("description");
+    format!("{}\n", serde_json::to_string_pretty(&schema).unwrap())
+}
+
+const BEGIN: &str = "<!-- Made from the code; see sidecar/tests/reference.rs. -->\n";
+const END: &str = "<!-- End of what is made from the code. -->\n";
 
 /// One key of a file.
 struct Key<'a> {
@@ -24,6 +81,8 @@ struct Key<'a> {
 
 struct Page<'a> {
     definitions: Option<&'a Value>,
+    /// What precedes the title of a table's section.
+    level: &'a str,
     text: String,
 }
 
@@ -40,9 +99,12 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The form that is a table with keys of its own.
-    fn table(&self, schema: &'a Map<String, Value>) -> Option<&'a Map<String, Value>> {
-        self.forms(schema).into_iter().find(|form| form.contains_key("properties"))
+    /// The form that is a table with keys of its own, or a list of such tables. With the table's title.
+    fn table(&self, path: &str, schema: &'a Map<String, Value>) -> Option<(String, &'a Map<String, Value>)> {
+        self.forms(schema).into_iter().find_map(|form| match form.get("items").and_then(Value::as_object) {
+            Some(items) => self.table(path, items).map(|(_, table)| (format!("[[{path}]]"), table)),
+            None => form.contains_key("properties").then(|| (format!("[{path}]"), form)),
+        })
     }
 
     fn keys(&self, schema: &'a Map<String, Value>) -> Vec<Key<'a>> {
@@ -56,11 +118,8 @@ impl<'a> Page<'a> {
     }
 
     /// The tables of a file's keys: those of the file itself, then one for each of its tables.
-    fn tables(&mut self, path: &str, schema: &'a Map<String, Value>, meaning: &str) {
+    fn tables(&mut self, path: &str, schema: &'a Map<String, Value>) {
         let keys = self.keys(schema);
-        if !path.is_empty() {
-            write!(self.text, "\n## `[{path}]`\n\n{meaning}\n").unwrap();
-        }
         self.text.push_str("\n| key | value | default | meaning |\n|---|---|---|---|\n");
         for key in &keys {
             let value = self.value(key.schema);
@@ -68,7 +127,7 @@ impl<'a> Page<'a> {
                 continue;
             }
             let default = match key.schema.get("default") {
-                None | Some(Value::Null) if key.is_required => "required".into(),
+                _ if key.is_required => "required".into(),
                 None | Some(Value::Null) => "none".into(),
                 Some(Value::Object(table)) if table.is_empty() => "none".into(),
                 Some(Value::Object(_)) => "the table's".into(),
@@ -77,9 +136,10 @@ impl<'a> Page<'a> {
             writeln!(self.text, "| `{}` | {value} | {default} | {} |", key.name, described(key.schema)).unwrap();
         }
         for key in keys {
-            if let Some(table) = self.table(key.schema) {
-                let path = if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
-                self.tables(&path, table, &described(key.schema));
+            let path = if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
+            if let Some((title, table)) = self.table(&path, key.schema) {
+                write!(self.text, "\n{} `{title}`\n\n{}\n", self.level, described(key.schema)).unwrap();
+                self.tables(&path, table);
             }
         }
     }
@@ -87,11 +147,14 @@ impl<'a> Page<'a> {
     /// What a key's value may be. Empty: nothing but a table with keys of its own.
     fn value(&self, schema: &'a Map<String, Value>) -> String {
         let words: Vec<String> = self.forms(schema).into_iter().filter_map(|form| self.word(form)).collect();
-        let only_a_table = words.len() == 1 && self.table(schema).is_some();
+        let only_a_table = words.len() == 1 && self.table("", schema).is_some();
         if only_a_table { String::new() } else { words.join(" or ") }
     }
 
     fn word(&self, form: &'a Map<String, Value>) -> Option<String> {
+        if let Some(word) = form.get("const") {
+            return Some(format!("`{word}`"));
+        }
         if let Some(words) = form.get("enum").and_then(Value::as_array) {
             return Some(words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or "));
         }
@@ -103,10 +166,12 @@ impl<'a> Page<'a> {
         let of = |key: &str| form.get(key).and_then(Value::as_object).map(|schema| self.value(schema));
         Some(match types[..] {
             ["null"] => return None,
-            ["string"] if form.get("pattern").is_some_and(|pattern| pattern.to_string().contains("ms|s")) => {
-                "duration".into()
-            }
-            ["string"] => "text".into(),
+            ["string"] => match form.get("pattern").and_then(Value::as_str) {
+                Some(pattern) if pattern.contains("ms|s") => "duration".into(),
+                Some(pattern) if pattern.contains("GiB") => "size".into(),
+                Some(pattern) if pattern.contains("Gbit") => "bandwidth".into(),
+                _ => "text".into(),
+            },
             ["integer"] => "whole number".into(),
             ["number"] => "number".into(),
             ["boolean"] => "`true` or `false`".into(),
@@ -122,41 +187,74 @@ impl<'a> Page<'a> {
 /// The description in one line, without links into the code's documentation.
 fn described(schema: &Map<String, Value>) -> String {
     let text = schema.get("description").and_then(Value::as_str).expect("each key has a description");
+    let text = text.split("```").next().unwrap_or_default().trim().trim_end_matches("# Examples");
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
-    while let Some((before, after)) = line.split_once(" ([`") {
-        let (_, after) = after.split_once("))").expect("a link to code ends");
-        line = format!("{before}{after}");
+    // Files have texts with units.
+    if let Some((words, _)) = line.split_once(" Here in ") {
+        line.truncate(words.len());
     }
+    // A link to code becomes the name; a link alone in parentheses is left out.
     while let Some((before, after)) = line.split_once("[`") {
         let (name, after) = after.split_once("`]").expect("a link to code ends");
         let after = after.strip_prefix('(').and_then(|link| link.split_once(')')).map_or(after, |(_, after)| after);
-        line = format!("{before}`{name}`{after}");
+        line = match (before.strip_suffix(" ("), after.strip_prefix(')')) {
+            (Some(before), Some(after)) => format!("{before}{after}"),
+            _ => format!("{before}`{name}`{after}"),
+        };
     }
     line
 }
 
 #[test]
 fn the_reference_of_configuration_files_is_up_to_date() {
-    const BEGIN: &str = "<!-- Made from the code; see sidecar/tests/reference.rs. -->\n";
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let bless = env::var_os("BLESS").is_some();
-    for (page, name, schema) in files() {
-        let check = |name: &str, made: &str| {
-            let path = docs.join(name);
-            if bless {
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(&path, made).unwrap();
-            }
-            let found = fs::read_to_string(&path).unwrap_or_default();
-            assert!(found == made, "{} isn't what the code makes; write it again with BLESS=1", path.display());
-        };
-        check(&format!("schema/{name}"), &format!("{}\n", serde_json::to_string_pretty(&schema).unwrap()));
-        if !page.is_empty() {
-            let mut made = Page { definitions: schema.get("$defs"), text: String::new() };
-            made.tables("", schema.as_object().unwrap(), "");
-            let text = fs::read_to_string(docs.join(page)).unwrap();
-            let (head, _) = text.split_once(BEGIN).expect("the page has the mark at which its tables begin");
-            check(page, &format!("{head}{BEGIN}{}", made.text));
+    let check = |name: &str, made: &str| {
+        let path = root.join(name);
+        if bless {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, made).unwrap();
         }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == made, "{name} isn't what the code makes; write it again with BLESS=1");
+    };
+    for File { title, name, page, schema } in files() {
+        if let Some(name) = name {
+            check(&format!("docs/schema/{name}.json"), &for_editors(title, schema.clone()));
+        }
+        let Some(page) = page else { continue };
+        let text = fs::read_to_string(root.join(page)).unwrap();
+        let (head, rest) = text.split_once(BEGIN).expect("the page has the mark at which its tables begin");
+        let (_, tail) = rest.split_once(END).expect("the page has the mark at which its tables end");
+        let level = if page.starts_with("docs") { "##" } else { "###" };
+        let mut made = Page { definitions: schema.get("$defs"), level, text: String::new() };
+        made.tables("", schema.as_object().unwrap());
+        check(page, &format!("{head}{BEGIN}{}\n{END}{tail}", made.text));
     }
+}
+
+/// docs/job-files.md explains keys in its own order, so it isn't made from the code.
+#[test]
+fn the_page_of_job_files_has_every_key() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/job-files.md")).unwrap();
+    let first_cells = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    let rows: BTreeSet<&str> = first_cells.flat_map(code).collect();
+    let anywhere: BTreeSet<&str> = code(&page).collect();
+    let schema = JobSpec::file_schema().to_value();
+    let own = keys(&schema);
+    let inner: BTreeSet<&str> = schema["$defs"].as_object().unwrap().values().flat_map(keys).collect();
+    assert!(own.len() > 30 && inner.len() > 30, "{own:?} {inner:?}");
+    let missing: Vec<_> = own.difference(&rows).chain(inner.difference(&anywhere)).collect();
+    assert!(missing.is_empty(), "docs/job-files.md lacks {missing:?}");
+}
+
+fn keys(schema: &Value) -> BTreeSet<&str> {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    properties.into_iter().flat_map(|properties| properties.keys()).map(String::as_str).collect()
+}
+
+/// The words between backticks.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    let pieces = text.split('`').skip(1).step_by(2);
+    pieces.flat_map(|piece| piece.split(|c: char| !c.is_alphanumeric() && c != '_')).filter(|word| !word.is_empty())
 }

@@ -36,7 +36,7 @@ pub(super) fn merged(node_types: &[NodeType], wanted: &BTreeSet<&str>, busy: &BT
     let needed = counts(node_types, wanted, busy).filter(|(_, count)| *count > 0);
     let ask = |(node_type, count): (&NodeType, i64)| Ask {
         count,
-        resources: node_type.resources.clone(),
+        resources: node_type.amounts(),
         labels: node_type.labels.clone(),
     };
     Request(needed.map(ask).collect())

@@ -11,11 +11,13 @@ use super::{
     spec::JobSpec, spec::JobSpecError, spec::Partition, spec::ProfiledSpeed, spec::Resize, spec::RoleSpec,
     spec::StopChoice, spec::TrainingMode, surroundings::Surroundings, utility::Utility,
 };
+#[cfg(feature = "schema")]
+use crate::amount::{DurationText, SizeText};
 use crate::{
     amount::Unit,
     batch::BatchRange,
     forms,
-    text::{read_toml, shown},
+    text::{in_plain_words, read_toml, shown},
     time::Span,
     topology::Topology,
 };
@@ -41,55 +43,102 @@ pub enum JobFileError {
 /// The keys of the file. They aren't [`JobSpec`]'s fields, because some defaults are the values of other keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(super) struct File {
+    /// Unique among active jobs; not only digits.
     name: String,
+    /// The kind of network; jobs of one model and tenant share measured speeds. Without the key: the name.
     model: Option<String>,
+    /// The tenant that the job counts for. Without the key: `default`.
     tenant: Option<String>,
+    /// The queue that the job counts for. Without the key: `default`.
     queue: Option<String>,
+    /// Engines that use priorities prefer higher ones; a site can cap it.
     #[serde(default)]
     priority: i32,
+    /// Which roles may be resized while the job runs.
     #[serde(default)]
     resize: Resize,
+    /// How workers exchange gradients.
     #[serde(default)]
     mode: TrainingMode,
+    /// Examples per step, or the range from which the scheduler may choose. Without the key: 1.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<schema::Batch>"))]
     batch: Option<Value>,
+    /// Examples per epoch. 0: only the program knows.
     #[serde(default)]
     examples: u64,
+    /// A fixed number of epochs, in place of `convergence`.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     epochs: Option<u32>,
+    /// When the job has converged.
     convergence: Option<Convergence>,
+    /// What one worker needs, and how many there may be.
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Role"))]
     worker: Table,
+    /// What one parameter server needs, and how many there may be. Not with `allreduce`.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<schema::Role>"))]
     server: Option<Table>,
+    /// No server has both workers and parameter servers of the job.
     #[serde(default)]
     separate_roles: bool,
+    /// Size of the parameters.
     #[serde(default, with = "forms::mebibytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "SizeText"))]
     model_size: i64,
+    /// The worth of an early completion.
     utility: Option<Utility>,
+    /// Time from the job's arrival within which it should end.
     #[serde(default, with = "forms::optional_span")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<DurationText>"))]
     deadline: Option<Span>,
+    /// The accuracy that the owner requests.
     accuracy: Option<f64>,
+    /// How urgent the job is, for engines that use it.
     urgency: Option<u32>,
+    /// When training may end before its convergence rule says so.
     #[serde(default)]
     stop: StopChoice,
+    /// As `stop`, while jobs wait for room. Without the key: the value of `stop`.
     stop_under_load: Option<StopChoice>,
+    /// Training data, for engines that schedule chunks.
     dataset: Option<Dataset>,
+    /// The parts into which the model is cut: how many, or a list.
     partitions: Option<Partitions>,
+    /// What a server must have.
     #[serde(default)]
     constraints: Constraints,
+    /// How close the job's slots must be.
     #[serde(default, deserialize_with = "table")]
     topology: Closeness,
+    /// How the model is cut for tensor, pipeline and expert parallelism.
     #[serde(default, deserialize_with = "table")]
     parallel: Cut,
+    /// How the job's processes start. Without the key: by the command.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<schema::Launchers>"))]
     launcher: Option<String>,
+    /// What a change of the number of workers does to the processes. Without the key: by the launcher.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<schema::Elasticity>"))]
     elastic: Option<String>,
+    /// Processes of one worker. Without the key: one per GPU.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u32>"))]
     nproc_per_node: Option<Value>,
+    /// The folder in which commands run. Without the key: the manager's.
     workdir: Option<String>,
+    /// The folder of the job's checkpoints, from `workdir` on.
     checkpoints: Option<String>,
+    /// Variables of the commands' environment.
     #[serde(default)]
     env: BTreeMap<String, String>,
+    /// Maximum time of the job.
     #[serde(default, with = "forms::optional_span")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<DurationText>"))]
     time_limit: Option<Span>,
+    /// Time that a restart costs, until one was measured.
     #[serde(default, with = "forms::optional_span")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<DurationText>"))]
     restart_cost: Option<Span>,
+    /// Speeds measured before.
     #[serde(default)]
     profile: Vec<ProfiledSpeed>,
 }
@@ -139,8 +188,11 @@ fn batch(value: Value) -> Result<Batch, JobSpecError> {
     untagged,
     expecting = "write how many, or a list such as [{ parameters = 1000 }, { parameters = 500, after = [0] }]"
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 enum Partitions {
+    /// Equal parts in a chain.
     Count(u32),
+    /// The parts.
     List(Vec<Partition>),
 }
 
@@ -156,7 +208,9 @@ impl Partitions {
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Constraints {
+    /// Labels that a server must have.
     #[serde(default)]
     labels: BTreeMap<String, String>,
 }
@@ -169,8 +223,11 @@ fn table<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D
 /// The job's [`Topology`], as the file has it.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Closeness {
+    /// The level that must hold all slots: `server`, `rack`, `block` or `zone`.
     require: Option<String>,
+    /// The level that should hold them.
     prefer: Option<String>,
 }
 
@@ -183,9 +240,16 @@ impl Closeness {
 /// The job's [`Parallel`], as the file has it.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Cut {
+    /// GPUs that share each layer.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u32>"))]
     tp: Option<Value>,
+    /// Stages of the pipeline.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u32>"))]
     pp: Option<Value>,
+    /// Replicas that share the experts.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u32>"))]
     ep: Option<Value>,
 }
 
@@ -229,9 +293,10 @@ pub(super) fn read(table: Table) -> Result<JobSpec, JobFileError> {
                 // Quantities name their value already.
                 let value = value_at(&given, key).filter(|value| !problem.starts_with(value));
                 let value = value.as_ref().map(|value| shown(value, SHOWN));
-                wrong(key, value.map_or(problem.into(), |value| format!("{value}: {problem}"))).into()
+                let problem = in_plain_words(problem);
+                wrong(key, value.map_or(problem.clone(), |value| format!("{value}: {problem}"))).into()
             }
-            None => JobFileError::Syntax(problem.into()),
+            None => JobFileError::Syntax(in_plain_words(problem)),
         }
     })?)
 }
@@ -394,6 +459,92 @@ fn quantity(path: &str, name: &str, value: &Value) -> Result<i64, JobSpecError> 
         other => return Err(wrong(path, format!("{other} must be a quantity"))),
     };
     Unit::of(name).parse(&text).map_err(|error| wrong(path, error))
+}
+
+/// Values whose form is read by hand, for the schema.
+#[cfg(feature = "schema")]
+#[expect(dead_code, reason = "only their schemas are used")]
+mod schema {
+    use std::collections::BTreeMap;
+
+    use schemars::JsonSchema;
+
+    use crate::amount::{BandwidthText, Quantity, SizeText};
+
+    #[derive(JsonSchema)]
+    #[schemars(untagged, inline)]
+    pub(super) enum Batch {
+        Fixed(#[schemars(range(min = 1))] u64),
+        Range(Range),
+    }
+
+    #[derive(JsonSchema)]
+    #[schemars(inline, deny_unknown_fields)]
+    pub(super) struct Range {
+        /// The submitted batch, with which the job starts. Without the key: `min`.
+        #[schemars(range(min = 1))]
+        size: Option<u64>,
+        /// The smallest batch.
+        #[schemars(range(min = 1))]
+        min: Option<u64>,
+        /// The largest batch.
+        #[schemars(range(min = 1))]
+        max: Option<u64>,
+        /// The examples that one replica of the model computes at once.
+        #[schemars(range(min = 1))]
+        local: Option<u64>,
+    }
+
+    #[derive(JsonSchema)]
+    #[schemars(inline, rename_all = "lowercase")]
+    pub(super) enum Launchers {
+        None,
+        Torchrun,
+    }
+
+    #[derive(JsonSchema)]
+    #[schemars(inline, rename_all = "snake_case")]
+    pub(super) enum Elasticity {
+        InPlace,
+        Restart,
+        Fixed,
+    }
+
+    #[derive(JsonSchema)]
+    #[schemars(untagged, inline)]
+    pub(super) enum Sizes {
+        One(u32),
+        Text(String),
+        List(Vec<u32>),
+    }
+
+    /// One role of a job.
+    #[derive(JsonSchema)]
+    #[schemars(deny_unknown_fields, extend("patternProperties" = { "^gpu:.+": { "type": ["number", "string"] } }))]
+    pub(super) struct Role {
+        /// GPUs of any type.
+        gpu: Option<Quantity>,
+        /// Cores.
+        cpu: Option<Quantity>,
+        /// Memory.
+        memory: Option<SizeText>,
+        /// Disk.
+        disk: Option<SizeText>,
+        /// Network bandwidth.
+        bandwidth: Option<BandwidthText>,
+        /// Any other counted resources.
+        resources: Option<BTreeMap<String, Quantity>>,
+        /// The smallest number with which the job runs. Without the key: 1.
+        min: Option<u32>,
+        /// The largest number that the job can use. Without the key: `requested`.
+        max: Option<u32>,
+        /// The number from engines that don't choose. Without the key: the smallest allowed.
+        requested: Option<u32>,
+        /// The allowed numbers between `min` and `max`, only of workers: `"multiples of 4"`, `"powers of 2"` or a list.
+        sizes: Option<Sizes>,
+        /// The program to start, without a shell.
+        command: Option<String>,
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use super::{
     sizes::{MOST_WORKERS, Parallel, Sizes},
     utility::Utility,
 };
+#[cfg(feature = "schema")]
+use crate::amount::{DurationText, SizeText};
 use crate::{
     batch::BatchRange,
     forms,
@@ -24,6 +26,7 @@ use crate::{
 /// Which roles may be resized while the job runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Resize {
     /// Workers and parameter servers.
     #[default]
@@ -37,6 +40,7 @@ pub enum Resize {
 /// How workers exchange gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum TrainingMode {
     /// Parameter servers wait for the gradients of all workers in each step.
     #[default]
@@ -52,6 +56,7 @@ pub enum TrainingMode {
 /// exactly `max_epochs`; job files say `epochs = N`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Convergence {
     /// A fraction of the first loss, from 0 up to 1.
     pub delta: f64,
@@ -99,6 +104,7 @@ pub struct RoleSpec {
 /// Training data, for engines that schedule chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Dataset {
     /// Data chunks (D_j).
     pub chunks: u32,
@@ -109,12 +115,14 @@ pub struct Dataset {
     /// Time of one mini-batch on one worker, without communication (τ). If it is unset, engines derive it from the
     /// fitted speed of a single worker.
     #[serde(default, with = "forms::optional_span")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<DurationText>"))]
     pub batch_time: Option<Span>,
     /// The source of uploads. A server's label `upload.` with this name states the time of an upload to it.
     #[serde(default)]
     pub upload: String,
     /// MiB of a chunk on the disk of the server that trains it. 0 if unknown.
     #[serde(default, with = "forms::mebibytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "SizeText"))]
     pub chunk_size: i64,
 }
 
@@ -127,6 +135,7 @@ impl Dataset {
 /// of its own (MLFS §3.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Partition {
     /// Number of parameters in the part (S_k). 0 in all parts: they have equal size.
     pub parameters: u64,
@@ -149,6 +158,7 @@ impl Partition {
 /// When training ends (MLFS §3.5), in addition to [`Convergence`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum StopChoice {
     /// Only by the owner's convergence rule (option i).
     #[default]
@@ -163,11 +173,12 @@ pub enum StopChoice {
 /// A speed measured before the job was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfiledSpeed {
-    /// p.
+    /// Number of parameter servers (p).
     #[serde(rename = "p")]
     pub servers: u32,
-    /// w.
+    /// Number of workers (w).
     #[serde(rename = "w")]
     pub workers: u32,
     /// Steps per second.
@@ -307,6 +318,13 @@ impl JobSpec {
     /// ```
     pub fn from_toml(text: &str) -> Result<Self, JobFileError> {
         file::parse(text)
+    }
+
+    /// The JSON Schema of the TOML job file. It allows all valid files, and refuses unknown keys and wrong types; what
+    /// depends on several keys only [`from_toml`](Self::from_toml) checks.
+    #[cfg(feature = "schema")]
+    pub fn file_schema() -> schemars::Schema {
+        schemars::schema_for!(file::File)
     }
 
     /// Reads the job file's fields from pairs of dotted key and value, for channels without a file. Text needs no

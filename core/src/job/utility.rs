@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use crate::amount::DurationText;
 use crate::{forms, time::Span};
 
 /// Maximum number of entries of a table.
@@ -18,6 +20,7 @@ const MOST_POINTS: usize = 64;
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Utility {
     /// The curve.
     pub kind: UtilityKind,
@@ -28,16 +31,19 @@ pub struct Utility {
     pub decay: f64,
     /// Time after which half of the worth of a sigmoid or linear curve is gone (γ3), or all of a step's.
     #[serde(default, with = "forms::span")]
+    #[cfg_attr(feature = "schema", schemars(with = "DurationText"))]
     pub target: Span,
     /// Entries of a table: the time from which on the job has this worth. Before the first entry it is
     /// [`value`](Self::value).
     #[serde(default, with = "forms::points")]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<(DurationText, f64)>"))]
     pub points: Vec<(Span, f64)>,
 }
 
 /// The family of a [`Utility`], with t the time from arrival to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum UtilityKind {
     /// value / (1 + e^(decay·(t − target)))
     Sigmoid,

@@ -10,9 +10,13 @@ use serde::{
 use super::{Parameter, Stability};
 use crate::{amount::Unit, forms::span, resources::is_gpu, time::Span};
 
-/// A number of at least one.
+/// A number of at least one. Old journals may have 0.
 pub(super) fn positive<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    Ok(u32::deserialize(from)?.max(1))
+    let is_file = from.is_human_readable();
+    match u32::deserialize(from)? {
+        0 if is_file => Err(D::Error::custom("0 must be at least 1")),
+        number => Ok(number.max(1)),
+    }
 }
 
 /// Thousandths: the factor.
@@ -70,17 +74,7 @@ pub(super) mod limits {
     type Limits = BTreeMap<String, BTreeMap<String, i64>>;
     /// Their form in files.
     #[cfg(feature = "schema")]
-    pub(in super::super) type Texts = BTreeMap<String, BTreeMap<String, Quantity>>;
-
-    /// A number, or a text with a unit.
-    #[cfg(feature = "schema")]
-    #[derive(schemars::JsonSchema)]
-    #[schemars(untagged, inline)]
-    #[expect(dead_code, reason = "only its schema is used")]
-    pub(in super::super) enum Quantity {
-        Number(f64),
-        Text(String),
-    }
+    pub(in super::super) type Texts = BTreeMap<String, BTreeMap<String, crate::amount::Quantity>>;
 
     pub(in super::super) fn serialize<S: Serializer>(limits: &Limits, to: S) -> Result<S::Ok, S::Error> {
         if !to.is_human_readable() {

@@ -161,8 +161,9 @@ pub struct Settings {
     pub parameters: BTreeMap<String, Parameter>,
     /// Name of the engine that takes over when the chosen one fails.
     pub fallback: String,
-    /// Number of consecutive failures until then.
+    /// Number of consecutive failures until then; at least 1.
     #[serde(deserialize_with = "forms::positive")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub fallback_after: u32,
     /// Rules that pin jobs.
     #[cfg_attr(feature = "schema", schemars(with = "forms::Switch"))]
@@ -190,8 +191,9 @@ pub struct Settings {
     #[serde(with = "crate::forms::span")]
     #[cfg_attr(feature = "schema", schemars(with = "crate::amount::DurationText"))]
     pub refusal_backoff: Span,
-    /// Number of consecutive refusals after which the job's room goes to others until its wait ends.
+    /// Number of consecutive refusals after which the job's room goes to others until its wait ends; at least 1.
     #[serde(deserialize_with = "forms::positive")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub refusals: u32,
     /// Seed for engines with random numbers.
     #[serde(with = "forms::seed")]
@@ -290,6 +292,9 @@ mod tests {
             ("[parameters]\na = []", "a number, true, false or a string"),
             ("[caps]\nutility = -1", "-1 must be 0 or more"),
             ("[shape]\noversubscribe = 0.5", "0.5 must be from 1 to 8"),
+            ("fallback_after = 0", "0 must be at least 1"),
+            ("refusals = -1", "expected a whole number of 0 or more"),
+            ("refusal_backoff = 5", "expected a duration in quotes, such as \"20s\""),
         ] {
             let error = Settings::from_toml(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -2,6 +2,7 @@
 
 use prometheus::{IntCounter, Registry};
 use tracing_appender::non_blocking::ErrorCounter;
+use trainmaster_net::Adder;
 
 /// Number of log lines that were dropped because they couldn't be written. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -28,10 +29,8 @@ pub(super) struct LogMetric {
 
 impl LogMetric {
     pub(super) fn register(lines: LogLines, registry: &Registry) -> Result<Self, prometheus::Error> {
-        let help = "Lines of the log that were dropped, because standard error took none";
-        let counter = IntCounter::new("trainmaster_log_lines_dropped_total", help)?;
-        registry.register(Box::new(counter.clone()))?;
-        Ok(Self { lines, counter })
+        let help = "Log lines that were dropped, because they couldn't be written";
+        Ok(Self { lines, counter: Adder(registry).counter("log_lines_dropped_total", help)? })
     }
 
     /// Updates the metric.

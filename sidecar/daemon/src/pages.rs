@@ -1,4 +1,4 @@
-//! Pages beside gRPC: metrics for Prometheus and the list of jobs as JSON.
+//! Pages beside gRPC: what there is, metrics for Prometheus, and the list of jobs as JSON.
 
 use axum::{
     Extension, Json, Router,
@@ -21,9 +21,24 @@ struct Pages {
     log: LogMetric,
 }
 
-/// `/metrics` and `/jobs`.
+/// What `/` says.
+const FRONT: &str = "\
+Trainmaster, a scheduler of training jobs. On this port:
+
+/metrics   metrics, for Prometheus
+/jobs      active jobs, as JSON; /jobs?all=true has ended jobs, too
+gRPC       for the command trainmaster, managers and training programs; with reflection and health
+
+Calls need a token, in the header Authorization: Bearer TOKEN, or a client certificate.
+";
+
+/// `/`, `/metrics` and `/jobs`.
 pub(super) fn pages(host: Host, registry: Registry, log: LogMetric) -> Router {
-    Router::new().route("/metrics", get(metrics)).route("/jobs", get(jobs)).with_state(Pages { host, registry, log })
+    Router::new().route("/", get(FRONT)).route("/metrics", get(metrics)).route("/jobs", get(jobs)).with_state(Pages {
+        host,
+        registry,
+        log,
+    })
 }
 
 async fn metrics(State(pages): State<Pages>) -> Response {

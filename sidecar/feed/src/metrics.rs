@@ -1,6 +1,7 @@
 //! The feed's metrics.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
+use trainmaster_net::Adder;
 
 /// The feed's metrics. Clones share the counters.
 #[derive(Clone, Debug)]
@@ -18,27 +19,26 @@ impl FeedMetrics {
     /// # Errors
     /// The registry already has metrics of these names.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let metrics = Self {
-            accepted: IntCounter::new("trainmaster_reports_accepted_total", "Reports taken over and on disk")?,
-            ignored: IntCounter::new(
-                "trainmaster_reports_ignored_total",
-                "Reports that were repeated, late, of another incarnation or nonsense",
+        let add = Adder(registry);
+        Ok(Self {
+            accepted: add.counter("reports_accepted_total", "Reports that were accepted and are on disk")?,
+            ignored: add.counter(
+                "reports_ignored_total",
+                "Reports that were repeated, late, of another incarnation or with invalid content",
             )?,
-            shed: IntCounterVec::new(
-                Opts::new("trainmaster_reports_shed_total", "Reports not looked at, by reason: flood or unavailable"),
-                &["reason"],
+            shed: add.counters(
+                "reports_shed_total",
+                "Reports that weren't read, by reason. `flood`: above a rate limit",
+                "reason",
+                &["flood", "unavailable"],
             )?,
-            refused: IntCounterVec::new(
-                Opts::new("trainmaster_feed_refused_total", "Feed calls refused, by reason: token, job or limit"),
-                &["reason"],
+            refused: add.counters(
+                "feed_refused_total",
+                "Refused calls of training programs, by reason",
+                "reason",
+                &["token", "job", "limit"],
             )?,
-            watchers: IntGauge::new("trainmaster_feed_watchers", "Open watch streams of training programs")?,
-        };
-        registry.register(Box::new(metrics.accepted.clone()))?;
-        registry.register(Box::new(metrics.ignored.clone()))?;
-        registry.register(Box::new(metrics.shed.clone()))?;
-        registry.register(Box::new(metrics.refused.clone()))?;
-        registry.register(Box::new(metrics.watchers.clone()))?;
-        Ok(metrics)
+            watchers: add.gauge("feed_watchers", "Open watch streams of training programs")?,
+        })
     }
 }

@@ -20,7 +20,7 @@ mod tickets;
 pub use self::{
     clock::Clock,
     journal::{Beside, Journal, JournalLimits, LateReply, Outcome, Store, Write, Written},
-    metrics::{Adder, JournalMetrics, TicketMetrics},
+    metrics::{JournalMetrics, TicketMetrics},
     programs::{Answers, answer, assignment},
     start::begin,
     tickets::{Made, Ran, Run, TicketLimits, Tickets},

@@ -1,10 +1,22 @@
 //! Metrics of journals and tickets.
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 use trainmaster_core::{Source, State};
+use trainmaster_net::Adder;
 
 const FAST: [f64; 10] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
 const SHARES: [f64; 8] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0];
+
+const SOURCES: [Source; 4] = [Source::Engine, Source::Pruned, Source::Fallback, Source::Kept];
+
+fn word(source: Source) -> &'static str {
+    match source {
+        Source::Engine => "engine",
+        Source::Pruned => "pruned",
+        Source::Fallback => "fallback",
+        Source::Kept => "kept",
+    }
+}
 
 /// Metrics of a journal. Clones share them.
 #[derive(Clone, Debug)]
@@ -56,8 +68,13 @@ impl TicketMetrics {
         let late = "Tickets given up because they took too long, by kind";
         Ok(Self {
             decision_seconds: add.histogram("decision_seconds", decision, &FAST)?,
-            decisions: add.counters("decisions_total", "Committed decisions, by whose they are", "source")?,
-            late: add.counters("tickets_late_total", late, "kind")?,
+            decisions: add.counters(
+                "decisions_total",
+                "Committed decisions, by their author",
+                "source",
+                &SOURCES.map(word),
+            )?,
+            late: add.counters("tickets_late_total", late, "kind", &["decision", "fits"])?,
             fit_seconds: add.histogram("fit_seconds", "Time of a round of fits", &FAST)?,
             fit_error: add.histogram("fit_speed_relative_error", error, &SHARES)?,
             fits_failed: add.counter("fits_failed_total", "Jobs with losses that no curve could be fitted to")?,
@@ -65,13 +82,7 @@ impl TicketMetrics {
     }
 
     pub(crate) fn decided(&self, source: Source) {
-        let source = match source {
-            Source::Engine => "engine",
-            Source::Pruned => "pruned",
-            Source::Fallback => "fallback",
-            Source::Kept => "kept",
-        };
-        self.decisions.with_label_values(&[source]).inc();
+        self.decisions.with_label_values(&[word(source)]).inc();
     }
 
     /// Counts a committed round of fits.
@@ -85,53 +96,5 @@ impl TicketMetrics {
             let Some(predicted) = seen.and_then(|seen| job.speed(seen.shape())) else { continue };
             self.fit_error.observe((predicted - speed).abs() / speed);
         }
-    }
-}
-
-/// Makes and registers metrics with the common prefix.
-#[derive(Clone, Copy, Debug)]
-pub struct Adder<'a>(pub &'a Registry);
-
-impl Adder<'_> {
-    /// Registers a metric with its full name.
-    ///
-    /// # Errors
-    /// The registry contains a metric with this name.
-    pub fn register<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C, prometheus::Error> {
-        self.0.register(Box::new(metric.clone()))?;
-        Ok(metric)
-    }
-
-    /// A counter `trainmaster_{name}`.
-    ///
-    /// # Errors
-    /// See [`register`](Self::register).
-    pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
-        self.register(IntCounter::new(format!("trainmaster_{name}"), help)?)
-    }
-
-    /// A counter for each value of a label.
-    ///
-    /// # Errors
-    /// See [`register`](Self::register).
-    pub fn counters(&self, name: &str, help: &str, label: &str) -> Result<IntCounterVec, prometheus::Error> {
-        self.register(IntCounterVec::new(Opts::new(format!("trainmaster_{name}"), help), &[label])?)
-    }
-
-    /// A gauge.
-    ///
-    /// # Errors
-    /// See [`register`](Self::register).
-    pub fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
-        self.register(IntGauge::new(format!("trainmaster_{name}"), help)?)
-    }
-
-    /// A histogram with these upper bounds.
-    ///
-    /// # Errors
-    /// See [`register`](Self::register).
-    pub fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
-        let options = HistogramOpts::new(format!("trainmaster_{name}"), help).buckets(buckets.to_vec());
-        self.register(Histogram::with_opts(options)?)
     }
 }

@@ -32,7 +32,7 @@ pub use self::{
     door::{Door, refuse},
     listen::{Port, affordable},
     load::LoadLimits,
-    metrics::NetMetrics,
+    metrics::{Adder, NetMetrics},
     paces::{Paces, Rate},
     secret::TokenFile,
     shares::Share,

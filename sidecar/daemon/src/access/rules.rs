@@ -51,6 +51,7 @@ pub(super) const RULES: &[Rule] = &[
     rule("/grpc.health.v1.Health/Watch", CALL, Anybody),
     rule("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", CALL, Anybody),
     rule("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", CALL, Anybody),
+    rule("/", Serves::Page, Anybody),
     rule("/metrics", Serves::Page, These(&[Metrics, Read, Admin])),
     rule("/jobs", Serves::LongPage, These(&[Read, Submit, Manager, Admin])),
 ];
@@ -113,7 +114,7 @@ mod tests {
             [trainmaster_proto::DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET, REFLECTION]
                 .into_iter()
                 .flat_map(methods)
-                .chain(["/metrics".to_owned(), "/jobs".to_owned()])
+                .chain(["/", "/metrics", "/jobs"].map(str::to_owned))
                 .collect();
         let strange: Vec<_> = ruled.difference(&known).filter(|path| !path.contains("v1alpha")).collect();
         assert!(strange.is_empty(), "{strange:?}");

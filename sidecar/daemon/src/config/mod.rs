@@ -14,7 +14,7 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use toml::Table;
 use trainmaster_core::{
-    Settings,
+    Settings, SettingsError,
     amount::duration,
     text::{LONGEST, read_toml},
 };
@@ -274,7 +274,12 @@ impl Config {
         match (config.scheduler.take(), config.scheduler_file.take()) {
             (Some(_), Some(_)) => return Err(wrong("scheduler_file", "give it or [scheduler], not both")),
             (Some(settings), None) => config.settings = settings,
-            (None, Some(path)) => config.settings = read_settings(&read_text("scheduler_file", &path)?)?,
+            (None, Some(path)) => {
+                let text = read_text("scheduler_file", &path)?;
+                let of_file =
+                    |error: SettingsError| wrong("scheduler_file", &format!("{}: {}", path.display(), error.problem));
+                config.settings = Settings::from_toml(&text).map_err(of_file)?;
+            }
             (None, None) => {}
         }
         Ok(config)
@@ -321,8 +326,11 @@ impl Config {
         }
     }
 
-    /// Checks rules that also hold for flags.
-    pub(super) fn check(&self) -> Result<(), ServeError> {
+    /// Checks rules that also hold for flags. The daemon does so when it starts.
+    ///
+    /// # Errors
+    /// The address is open to other machines, without TLS.
+    pub fn check(&self) -> Result<(), ServeError> {
         if !self.listen.ip().is_loopback() && self.tls.is_none() {
             let problem = format!(
                 "{} is open to other machines and needs TLS (tls.cert and tls.key; `trainmaster certs init` makes \
@@ -367,10 +375,6 @@ fn bounded(path: &Path) -> io::Result<String> {
 
 fn read_text(key: &str, path: &Path) -> Result<String, ServeError> {
     bounded(path).map_err(|error| wrong(key, &format!("{}: {error}", path.display())))
-}
-
-fn read_settings(text: &str) -> Result<Settings, ServeError> {
-    Settings::from_toml(text).map_err(|error| wrong(&format!("scheduler.{}", error.key), &error.problem))
 }
 
 fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {

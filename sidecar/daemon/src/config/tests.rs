@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 
 #[test]
@@ -84,13 +86,24 @@ fn settings_that_are_given_leave_the_others_at_their_defaults() {
 fn mistakes_are_named() {
     for (text, expected) in [
         ("listen = \"here\"", "listen: \"here\""),
-        ("scheduler = { engine = 1 }", "invalid type: integer `1`, expected a string"),
+        ("scheduler = { engine = 1 }", "invalid type: integer `1`, expected a text in quotes"),
         ("plan_ttl = \"long\"", "plan_ttl"),
         ("metrics = \"shut\"", "\"shut\" must be"),
         ("[journal]\nrecords = 1", "records"),
     ] {
         let message = Config::from_toml(text).unwrap_err().to_string();
         assert!(message.contains(expected), "{text}: {message}");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_schedulers_file_is_named_with_that_file() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("daemon.toml"), "scheduler_file = \"engine.toml\"").unwrap();
+    fs::write(folder.path().join("engine.toml"), "fallback_after = 0").unwrap();
+    let message = Config::load(&folder.path().join("daemon.toml")).unwrap_err().to_string();
+    for part in ["scheduler_file: ", "engine.toml: ", "line 1", "fallback_after", "0 must be at least 1"] {
+        assert!(message.contains(part), "{message:?} should contain {part:?}");
     }
 }
 

@@ -1,8 +1,9 @@
 //! The owner's metrics.
 
-use prometheus::{Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use trainmaster_core::Span;
-use trainmaster_host::{Adder, JournalMetrics, TicketMetrics};
+use trainmaster_host::{JournalMetrics, TicketMetrics};
+use trainmaster_net::Adder;
 
 /// Maximum number of examples per report. The sum can't overflow within years.
 const MOST_EXAMPLES: u64 = 1 << 32;
@@ -26,43 +27,52 @@ pub(crate) struct HostMetrics {
     examples: IntCounter,
 }
 
+/// The build, as a label of a metric that is always 1.
+fn build_info(add: Adder<'_>) -> Result<(), prometheus::Error> {
+    let gauge = add.gauges("build_info", "1; the label is the version of the daemon", "version")?;
+    gauge.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+    Ok(())
+}
+
 const LONG: [f64; 8] = [0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
 
 impl HostMetrics {
     /// Registers the metrics.
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let add = Adder(registry);
+        build_info(add)?;
         Ok(Self {
             tickets: TicketMetrics::register(registry)?,
             journal: JournalMetrics::register(registry)?,
             refusals: add.counter("refusals_total", "Issued changes that a manager refused")?,
-            event_errors: add.counter("events_refused_total", "Events of managers that could not be accepted")?,
-            shed: add.counter("commands_shed_total", "Calls turned away because the queue was full")?,
-            shadow: add.gauge(
-                "shadow_differences",
-                "Jobs that the last decision in shadow mode would have had otherwise than observed",
+            event_errors: add.counter(
+                "events_refused_total",
+                "Observations of managers that were invalid, or about other managers' servers and jobs",
             )?,
+            shed: add.counter("commands_shed_total", "Calls refused because the scheduler's queue was full")?,
+            shadow: add
+                .gauge("shadow_differences", "Jobs whose slots the last decision in shadow mode would have changed")?,
             managers: add.gauge("managers_connected", "Attached managers")?,
-            age: {
-                let gauge = Gauge::new("trainmaster_decision_age_seconds", "Time since the last decision")?;
-                add.register(gauge)?
-            },
-            jobs: {
-                let options = Opts::new("trainmaster_jobs", "Active jobs, by state");
-                add.register(IntGaugeVec::new(options, &["state"])?)?
-            },
-            free_gpus: {
-                let gauge = Gauge::new("trainmaster_free_gpus", "GPUs that the plan leaves free")?;
-                add.register(gauge)?
-            },
-            largest_free_gpus: {
-                let about = "The most GPUs that the plan leaves free in one server, rack, block or zone";
-                let options = Opts::new("trainmaster_largest_free_gpus", about);
-                add.register(GaugeVec::new(options, &["level"])?)?
-            },
-            acknowledged: add.counters("acknowledgements_total", "Acknowledgements of programs, by kind", "kind")?,
-            examples: add.counter("examples_total", "Examples trained, by accepted reports that say so")?,
-            checkpoint_seconds: add.histogram("checkpoint_seconds", "Time that checkpoints took", &LONG)?,
+            age: add.real_gauge("decision_age_seconds", "Time since the last decision")?,
+            jobs: add.gauges("jobs", "Active jobs, by state", "state")?,
+            free_gpus: add.real_gauge("free_gpus", "GPUs that the plan leaves free")?,
+            largest_free_gpus: add.real_gauges(
+                "largest_free_gpus",
+                "The most GPUs that the plan leaves free in one server, rack, block or zone",
+                "level",
+            )?,
+            acknowledged: add.counters(
+                "acknowledgements_total",
+                "Acknowledgements of programs, by kind",
+                "kind",
+                &["leaving", "following"],
+            )?,
+            examples: add.counter("examples_total", "Trained examples, from accepted reports that state them")?,
+            checkpoint_seconds: add.histogram(
+                "checkpoint_seconds",
+                "Time of writing a checkpoint, as programs report it",
+                &LONG,
+            )?,
         })
     }
 

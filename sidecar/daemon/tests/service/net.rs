@@ -1,5 +1,7 @@
 //! The port: all its services, and requests that it must refuse.
 
+use std::{env, fs, path::Path};
+
 use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -28,6 +30,62 @@ pub(crate) async fn ask(daemon: &Daemon, request: &str) -> String {
     let mut text = String::new();
     timeout(LIMIT, stream.read_to_string(&mut text)).await.unwrap().unwrap();
     text
+}
+
+/// The table of docs/metrics.md, from the text of `/metrics`.
+fn table(metrics: &str) -> String {
+    let mut rows = vec![];
+    for family in metrics.split("# HELP ").skip(1) {
+        let (name, rest) = family.split_once(' ').unwrap();
+        let (help, rest) = rest.split_once('\n').unwrap();
+        let kind = rest.split_whitespace().nth(3).unwrap();
+        let labels = rest.lines().filter_map(|line| line.split_once('{')?.1.split_once('}')).map(|(label, _)| label);
+        let labels: Vec<(&str, &str)> = labels.filter_map(|label| label.split_once('=')).collect();
+        let label = labels.first().map_or("", |(label, _)| *label);
+        let values: Vec<String> = labels.iter().map(|(_, value)| format!("`{}`", value.trim_matches('"'))).collect();
+        let (label, values) = match label {
+            "" | "le" => (String::new(), String::new()),
+            "version" => ("{version}".into(), String::new()),
+            label => (format!("{{{label}}}"), values.join(", ")),
+        };
+        rows.push(format!("| `{name}{label}` | {kind} | {help} | {values} |\n"));
+    }
+    rows.concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_metric_is_in_the_reference() {
+    const HEAD: &str = "| metric | type | meaning | values of the label |\n|---|---|---|---|\n";
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let mut all = servers(1, 2);
+    for level in ["rack", "block", "zone"] {
+        all[0].labels.insert(level.into(), "a".into());
+    }
+    let _manager = FakeManager::attach(&clients, "fake", all).await;
+    clients.submit(&spec("one")).await.unwrap();
+    clients.until_job("one", |job| job.state == "running").await;
+    let made = table(&get(&daemon, "/metrics").await);
+    daemon.stop().await;
+
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let text = fs::read_to_string(&page).unwrap();
+    let (words, _) = text.split_once(HEAD).expect("the page has the head of the table");
+    let made = format!("{words}{HEAD}{made}");
+    if env::var_os("BLESS").is_some() {
+        fs::write(&page, &made).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&page).unwrap(), made, "docs/metrics.md: write it again with BLESS=1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_front_page_says_what_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let answer = get_with(&daemon, "/", "").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("/metrics") && answer.contains("/jobs"), "{answer}");
+    daemon.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
