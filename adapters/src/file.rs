@@ -177,9 +177,7 @@ fn write_amount<S: serde::Serializer>(unit: Unit, amount: Option<i64>, to: S) ->
 pub(crate) fn others<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, i64>, D::Error> {
     let read = |(key, value): (String, Value)| {
         let lower = key.to_lowercase();
-        let has_own = lower == "gpu"
-            || lower.starts_with("gpu:")
-            || ["cpu", "memory", "bandwidth", "disk"].contains(&lower.as_str());
+        let has_own = lower.starts_with("gpu") || ["cpu", "memory", "bandwidth", "disk"].contains(&lower.as_str());
         let milli = match has_own {
             true => Err("this resource has a key of its own beside `resources`".into()),
             false => amount(Unit::Milli, &value),

@@ -150,7 +150,7 @@ mod tests {
             ("worker.max", "x", &["worker.max", "x", "whole number"]),
             ("worker.memory", "10", &["worker.memory", "10", "10GiB"]),
             ("deadline", "soon", &["deadline", "\"soon\"", "20s"]),
-            ("model_size", "10", &["model_size", "10", "string"]),
+            ("model_size", "10", &["model_size", "10", "text in quotes"]),
             ("worker.gpu", "2", &["worker.gpu", "2", "twice"]),
             ("name.first", "x", &["name.first", "name was given"]),
             ("", "x", &["worker.max"]),
