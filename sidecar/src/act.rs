@@ -3,18 +3,25 @@
 use clap::Args;
 use serde::Serialize;
 use trainmaster_core::text::shown;
-use trainmaster_proto::v1::{CancelRequest, PauseRequest, SchedulingMode, StatusRequest};
+use trainmaster_proto::v1::{CancelRequest, ListRequest, PauseRequest, SchedulingMode, StatusRequest};
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
     client::{Daemon, ServerArgs},
 };
 
+use super::jobs::Owners;
+
 /// The jobs to change.
 #[derive(Args, Debug)]
 pub(crate) struct ActArgs {
     /// Names or numbers of jobs
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required_unless_present_any = ["all", "tenant", "queue"], value_name = "JOB")]
     jobs: Vec<String>,
+    /// All active jobs that your token lets you change
+    #[arg(long, conflicts_with = "jobs")]
+    all: bool,
+    #[command(flatten)]
+    of: Owners,
 }
 
 /// The change.
@@ -46,7 +53,22 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
     let daemon = Daemon::connect(server).await?;
     let mut client = daemon.jobs();
     let mut refused: Option<Failure> = None;
-    for job in &args.jobs {
+    let chosen = if args.all || args.of.are_given() {
+        if !args.jobs.is_empty() {
+            return Err(Failure::Usage("name jobs, or --tenant and --queue, not both".into()));
+        }
+        let list = client.list(ListRequest { all: false, specs: false }).await;
+        let list = list.map_err(|status| daemon.failure(&status))?.into_inner();
+        let mine = list.jobs.iter().filter(|job| args.of.own(job));
+        let numbers: Vec<String> = mine.map(|job| job.job.to_string()).collect();
+        if numbers.is_empty() {
+            eprintln!("note: there is no such job");
+        }
+        numbers
+    } else {
+        args.jobs.clone()
+    };
+    for job in &chosen {
         let answer = match act {
             Act::Cancel => {
                 let reply = client.cancel(CancelRequest { job: job.clone() }).await;

@@ -1,13 +1,13 @@
 //! `trainmaster jobs`: the list of jobs, as a table or as JSON.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use trainmaster_core::{Shape, Span};
 use trainmaster_proto::v1::{JobStatus, ListReply, ListRequest, SlotRole};
 use trainmaster_terminal::{
     Failure, Mood, Output, Paper, Show,
     client::{Daemon, ServerArgs},
-    output::away,
+    output::{ago, away},
     sheet::{Column, Entry, Sheet},
 };
 
@@ -17,6 +17,74 @@ pub(crate) struct JobsArgs {
     /// Also the jobs that have ended and are still kept
     #[arg(long)]
     all: bool,
+    /// Only jobs in this state, such as running; may be given several times
+    #[arg(long, value_name = "STATE", value_parser = STATES)]
+    state: Vec<String>,
+    #[command(flatten)]
+    of: Owners,
+    /// Sort by this column
+    #[arg(long, value_name = "COLUMN", default_value = "job")]
+    sort: Sorting,
+    /// Also show tenants, queues and times of submission
+    #[arg(long)]
+    wide: bool,
+}
+
+/// The states of active jobs and of ended ones.
+const STATES: [&str; 8] = ["running", "waiting", "rejected", "released", "stopped", "completed", "failed", "cancelled"];
+
+/// Whose jobs.
+#[derive(Args, Debug)]
+pub(crate) struct Owners {
+    /// Only jobs of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only jobs of this queue
+    #[arg(long)]
+    queue: Option<String>,
+}
+
+impl Owners {
+    /// Whether it limits the jobs at all.
+    pub(crate) fn are_given(&self) -> bool {
+        self.tenant.is_some() || self.queue.is_some()
+    }
+
+    pub(crate) fn own(&self, job: &JobStatus) -> bool {
+        self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
+            && self.queue.as_ref().is_none_or(|queue| *queue == job.queue)
+    }
+}
+
+/// The order of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sorting {
+    /// By number, in the order of submission.
+    Job,
+    Name,
+    State,
+    Tenant,
+    Queue,
+    /// By the predicted end, the next one first.
+    Ends,
+}
+
+impl JobsArgs {
+    /// The jobs to show, in their order.
+    fn choose(&self, mut reply: ListReply) -> ListReply {
+        let is_in = |job: &JobStatus| self.state.is_empty() || self.state.contains(&job.state);
+        reply.jobs.retain(|job| is_in(job) && self.of.own(job));
+        match self.sort {
+            // As the daemon sends them: ended ones first.
+            Sorting::Job => {}
+            Sorting::Name => reply.jobs.sort_by(|a, b| a.name.cmp(&b.name)),
+            Sorting::State => reply.jobs.sort_by(|a, b| a.state.cmp(&b.state)),
+            Sorting::Tenant => reply.jobs.sort_by(|a, b| a.tenant.cmp(&b.tenant)),
+            Sorting::Queue => reply.jobs.sort_by(|a, b| a.queue.cmp(&b.queue)),
+            Sorting::Ends => reply.jobs.sort_by_key(|job| job.remaining_ms.unwrap_or(i64::MAX)),
+        }
+        reply
+    }
 }
 
 /// Runs the command.
@@ -30,7 +98,8 @@ pub(crate) async fn run(args: &JobsArgs, server: &ServerArgs, output: Output) ->
         .list(ListRequest { all: args.all, specs: false })
         .await
         .map_err(|status| daemon.failure(&status))?;
-    output.show(&JobList::from(reply.into_inner()))
+    let list = JobList { wide: args.wide, ..JobList::from(args.choose(reply.into_inner())) };
+    output.show(&list)
 }
 
 /// Jobs at one time.
@@ -44,6 +113,8 @@ pub(crate) struct JobList {
     /// As a Unix time.
     pub(crate) next_decision_ms: Option<i64>,
     pub(crate) jobs: Vec<JobRow>,
+    #[serde(skip)]
+    wide: bool,
 }
 
 /// One job.
@@ -100,6 +171,7 @@ impl From<ListReply> for JobList {
             mode: reply.mode,
             next_decision_ms: reply.next_decision_ms,
             jobs,
+            wide: false,
         }
     }
 }
@@ -226,7 +298,7 @@ impl Show for JobList {
         if self.jobs.is_empty() {
             return self.head();
         }
-        let mut sheet = Sheet::new([
+        let mut columns = vec![
             Column::key("JOB"),
             Column::key("NAME"),
             Column::key("STATE"),
@@ -236,10 +308,14 @@ impl Show for JobList {
             Column::spare("LOSS", 3),
             Column::spare("ENDS", 1),
             Column::spare("STEPS/S", 4),
-            Column::prose("REASON"),
-        ]);
+        ];
+        if self.wide {
+            columns.extend([Column::key("TENANT"), Column::key("QUEUE"), Column::key("SUBMITTED")]);
+        }
+        columns.push(Column::prose("REASON"));
+        let mut sheet = Sheet::new(columns);
         for job in &self.jobs {
-            sheet.row([
+            let mut row: Vec<Entry> = vec![
                 job.job.into(),
                 Entry::from(&job.name),
                 Entry::new(&job.state, job.mood()),
@@ -249,9 +325,69 @@ impl Show for JobList {
                 number(job.loss, 4).into(),
                 job.end().into(),
                 number(job.speed, 2).into(),
-                job.reason.as_deref().unwrap_or_default().into(),
-            ]);
+            ];
+            if self.wide {
+                row.extend([Entry::from(&job.tenant), Entry::from(&job.queue), ago(job.submitted_ms).into()]);
+            }
+            row.push(job.reason.as_deref().unwrap_or_default().into());
+            sheet.row(row);
         }
         format!("{}\n\n{}", sheet.on(paper), self.head())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: JobsArgs,
+    }
+
+    fn chosen(line: &str) -> String {
+        let job = |job: u64, name: &str, state: &str, tenant: &str, remaining_ms: Option<i64>| JobStatus {
+            job,
+            name: name.into(),
+            state: state.into(),
+            tenant: tenant.into(),
+            queue: "q".into(),
+            remaining_ms,
+            ..JobStatus::default()
+        };
+        let jobs = vec![
+            job(1, "c", "waiting", "x", None),
+            job(2, "a", "running", "x", Some(9)),
+            job(3, "b", "running", "y", Some(5)),
+        ];
+        let args = Line::try_parse_from(format!("jobs {line}").split_whitespace()).unwrap().args;
+        let reply = args.choose(ListReply { jobs, ..ListReply::default() });
+        reply.jobs.iter().map(|job| job.name.as_str()).collect()
+    }
+
+    #[test]
+    fn jobs_are_chosen_and_sorted() {
+        assert_eq!(chosen(""), "cab");
+        assert_eq!((chosen("--state running"), chosen("--state running --state waiting")), ("ab".into(), "cab".into()));
+        assert_eq!((chosen("--tenant x"), chosen("--tenant x --state running"), chosen("--queue p")).0, "ca");
+        assert_eq!((chosen("--tenant x --state running"), chosen("--queue p")), ("a".into(), String::new()));
+        assert_eq!(
+            (chosen("--sort name"), chosen("--sort ends"), chosen("--sort tenant")),
+            ("abc".into(), "bac".into(), "cab".into())
+        );
+        assert!(Line::try_parse_from(["jobs", "--state", "runing"]).is_err());
+    }
+
+    #[test]
+    fn the_wide_list_has_tenants_and_queues() {
+        let status =
+            JobStatus { name: "a".into(), tenant: "vision".into(), queue: "night".into(), ..JobStatus::default() };
+        let list =
+            |wide| JobList { wide, ..JobList::from(ListReply { jobs: vec![status.clone()], ..ListReply::default() }) };
+        let text = |wide| list(wide).text(&Paper::default());
+        assert!(text(true).contains("vision") && text(true).contains("night") && !text(false).contains("vision"));
     }
 }

@@ -10,6 +10,7 @@ mod explain;
 mod jobs;
 mod logs;
 mod mode;
+mod nodes;
 mod paa;
 mod plan;
 mod run;
@@ -17,11 +18,13 @@ mod serve;
 mod status;
 mod submit;
 mod token;
+mod wait;
 mod watch;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap_complete::Shell;
 #[cfg(feature = "train")]
 use trainmaster_analysis::train_policy;
 use trainmaster_analysis::{fit, replay, simulate};
@@ -76,6 +79,10 @@ enum Command {
     Resume(Answered<act::ActArgs>),
     /// List the jobs
     Jobs(Answered<jobs::JobsArgs>),
+    /// List the servers: what is free, and which jobs are there
+    Nodes(Answered<nodes::NodesArgs>),
+    /// Wait until jobs have ended
+    Wait(Answered<wait::WaitArgs>),
     /// Show what a job's programs print
     Logs(Answered<logs::LogsArgs>),
     /// Follow the jobs as they change, until Ctrl-C
@@ -112,6 +119,12 @@ enum Command {
     #[cfg(feature = "train")]
     #[command(args(without_daemon()))]
     TrainPolicy(Answered<train_policy::TrainPolicyArgs>),
+    /// Print a script that completes commands and options in your shell
+    #[command(args(without_daemon()))]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
     /// Inspect a daemon's journal: show its content, repeat its decisions, or simulate its jobs under other engines
     #[command(args(without_daemon()))]
     Replay(Answered<replay::ReplayArgs>),
@@ -152,6 +165,8 @@ fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
         Command::Pause(Answered { args, json }) => block_on(act::run(Act::Pause, args, &server, output(*json))),
         Command::Resume(Answered { args, json }) => block_on(act::run(Act::Resume, args, &server, output(*json))),
         Command::Jobs(Answered { args, json }) => block_on(jobs::run(args, &server, output(*json))),
+        Command::Nodes(Answered { args, json }) => block_on(nodes::run(args, &server, output(*json))),
+        Command::Wait(Answered { args, json }) => block_on(wait::run(args, &server, output(*json))),
         Command::Logs(Answered { args, json }) => block_on(logs::run(args, &server, output(*json))),
         Command::Watch(Answered { args, json }) => block_on(watch::run(args, &server, output(*json))),
         Command::Explain(Answered { args, json }) => block_on(explain::run(args, &server, output(*json))),
@@ -165,6 +180,12 @@ fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
         Command::Doctor(Answered { args, json }) => block_on(doctor::run(args, adapters, &server, output(*json))),
         Command::Engines(Answered { args, json }) => engines::run(args, output(*json)),
         Command::Fit(command) => fit::run(command, output),
+        Command::Completions { shell } => {
+            let mut program = adapter::with_commands(Cli::command(), adapters);
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut program, "trainmaster", &mut script);
+            output(false).line(String::from_utf8_lossy(&script).trim_end())
+        }
         Command::Paa(Answered { args, json }) => paa::run(args, output(*json)),
         Command::Simulate(Answered { args, json }) => simulate::run(args, output(*json)),
         #[cfg(feature = "train")]

@@ -44,6 +44,22 @@ impl State {
         (self.table(&foreign.amounts), shares.collect())
     }
 
+    /// What a server has, and what of it is used and free.
+    ///
+    /// # Panics
+    /// With an id of another state.
+    pub fn server_room(&self, id: ServerId) -> ServerRoom {
+        let server = self.server(id);
+        let mut free = server.reservable();
+        free -= &server.planned.amounts;
+        ServerRoom {
+            capacity: self.table(&server.capacity),
+            foreign: self.table(&server.foreign.amounts),
+            planned: self.table(&server.planned.amounts),
+            free: self.table(&free.at_least_zero()),
+        }
+    }
+
     /// The inverse of [`ResourceTypes::demand`](crate::resources::ResourceTypes::demand): the table for these amounts.
     fn table(&self, amounts: &Amounts) -> BTreeMap<String, i64> {
         let mut own = amounts.clone();
@@ -53,6 +69,19 @@ impl State {
         let named = own.iter().filter(|(_, value)| *value != 0);
         named.map(|(id, value)| (self.resources.name(id).to_owned(), value)).collect()
     }
+}
+
+/// Amounts of a server by resource name, in sub-units and without zeros. GPUs count by kind: `gpu`, `gpu:a100`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerRoom {
+    /// What it has, with its devices.
+    pub capacity: BTreeMap<String, i64>,
+    /// What workloads use that Trainmaster doesn't manage.
+    pub foreign: BTreeMap<String, i64>,
+    /// What the plan gives to jobs.
+    pub planned: BTreeMap<String, i64>,
+    /// What a plan could still give.
+    pub free: BTreeMap<String, i64>,
 }
 
 #[cfg(test)]

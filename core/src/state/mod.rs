@@ -39,6 +39,7 @@ pub use self::{
     census::Count,
     changes::Change,
     charge::usage_by_server,
+    describe::ServerRoom,
     directory::{Account, Model},
 };
 use self::{changes::Changes, directory::Directory};

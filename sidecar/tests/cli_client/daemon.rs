@@ -144,6 +144,22 @@ impl jobs_server::Jobs for Part {
         Ok(Response::new(Self::list(&self.0.jobs.borrow(), all)))
     }
 
+    async fn servers(&self, request: Request<v1::ServersRequest>) -> Reply<v1::ServersReply> {
+        self.admit(request)?;
+        let amounts = |gpu: i64, cpu: i64| [("gpu".to_owned(), gpu), ("cpu".to_owned(), cpu)].into();
+        let job = v1::ServerJob { job: 1, name: "first".into(), workers: 2, servers: 1 };
+        let server = |name: &str| v1::ServerStatus { name: name.into(), manager: "lab".into(), ..Default::default() };
+        let busy = v1::ServerStatus {
+            capacity: amounts(4000, 8000),
+            free: amounts(2000, 5500),
+            jobs: vec![job],
+            ..server("node-1")
+        };
+        let full =
+            v1::ServerStatus { capacity: amounts(4000, 8000), draining: true, other_slots: 4, ..server("node-2") };
+        Ok(Response::new(v1::ServersReply { servers: vec![busy, full] }))
+    }
+
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::ExplainReply> {
         let name = self.admit(request)?.job;
         self.change(&name, |_| {})?;

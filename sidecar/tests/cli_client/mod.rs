@@ -113,6 +113,84 @@ fn a_job_is_submitted_listed_explained_and_cancelled() {
 }
 
 #[test]
+fn jobs_are_chosen_by_state_and_owner() {
+    let daemon = Daemon::start(None);
+    for name in ["first", "second", "third"] {
+        submit(&daemon, name);
+    }
+    daemon.set(|jobs| {
+        jobs[0].tenant = "vision".into();
+        (jobs[1].tenant, jobs[1].state) = ("vision".into(), "running".into());
+        jobs[2].tenant = "speech".into();
+    });
+    let names = |args: &[&str]| {
+        let list = trainmaster(&daemon.address, &[&["jobs", "--json"], args].concat()).json();
+        let names = list["jobs"].as_array().unwrap().iter().map(|job| job["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(&["--tenant", "vision", "--state", "waiting"]), "first");
+    assert_eq!(names(&["--sort", "tenant"]), "third first second");
+    assert!(trainmaster(&daemon.address, &["jobs", "--wide"]).works().contains("speech"));
+
+    let at = |args: &[&str]| trainmaster(&daemon.address, args);
+    assert_eq!(at(&["cancel"]).code, 2, "nobody cancels all jobs by accident");
+    assert_eq!(at(&["cancel", "--all", "first"]).code, 2);
+    at(&["cancel", "--tenant", "vision", "third"]).fails(2, &["--tenant"]);
+    assert_eq!(at(&["cancel", "--tenant", "vision"]).works(), "job 1 cancelled\njob 2 cancelled\n");
+    let none = at(&["cancel", "--tenant", "vision"]);
+    assert_eq!((none.code, &*none.err), (0, "note: there is no such job\n"));
+    assert_eq!(at(&["cancel", "--all"]).works(), "job 3 cancelled\n");
+}
+
+#[test]
+fn nodes_show_what_is_free_and_whose_the_rest_is() {
+    let daemon = Daemon::start(None);
+    let table = trainmaster(&daemon.address, &["nodes"]).works();
+    for word in ["node-1", "2/4", "5.5/8", "first (2w+1p)", "node-2 (draining)", "4 slots of other tenants"] {
+        assert!(table.contains(word), "{word} isn't in\n{table}");
+    }
+    let nodes = trainmaster(&daemon.address, &["nodes", "--free", "--json"]).json();
+    assert_eq!((nodes["nodes"].as_array().unwrap().len(), &nodes["nodes"][0]["free"]["gpu"]), (1, &2000.into()));
+    assert_eq!(trainmaster(&daemon.address, &["nodes", "--label", "zone=a"]).works(), "no nodes\n");
+    assert_eq!(trainmaster(&daemon.address, &["nodes", "--label", "zone"]).code, 2);
+}
+
+#[test]
+fn waiting_ends_with_the_jobs() {
+    let daemon = Daemon::start(None);
+    submit(&daemon, "first");
+    submit(&daemon, "second");
+    let at = |args: &[&str]| trainmaster(&daemon.address, args);
+    at(&["wait", "nope"]).fails(1, &["there is no job \"nope\""]);
+    at(&["wait", "first", "--timeout", "10ms"]).fails(1, &["the time is over"]);
+    assert_eq!(at(&["wait", "first", "--timeout", "5"]).code, 2);
+
+    let waiting = command(&daemon.address, &["wait", "first", "2"]).stdout(Stdio::piped()).spawn().unwrap();
+    let end = |at: usize, state: &str| {
+        daemon
+            .set(|jobs| (jobs[at].state, jobs[at].reason, jobs[at].ended_ms) = (state.into(), String::new(), Some(1)));
+    };
+    end(0, "completed");
+    end(1, "completed");
+    let ran = finish(waiting.wait_with_output().unwrap()).works();
+    assert_eq!(ran, "job 1 (first) completed\njob 2 (second) completed\n");
+
+    end(1, "failed");
+    let ran = at(&["wait", "first", "second"]);
+    assert!(ran.out.contains("job 2 (second) failed"), "{}", ran.out);
+    assert_eq!((ran.code, &*ran.err), (1, "error: not completed: second\n"));
+}
+
+#[test]
+fn shells_complete_commands_of_adapters_too() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = trainmaster("", &["completions", shell]).works();
+        assert!(script.contains("nodes") && script.contains("slurm") && script.contains("token-file"), "{shell}");
+    }
+    assert_eq!(trainmaster("", &["completions", "cmd"]).code, 2);
+}
+
+#[test]
 fn refusals_are_said_without_noise() {
     let daemon = Daemon::start(None);
     submit(&daemon, "first");

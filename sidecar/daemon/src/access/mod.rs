@@ -9,7 +9,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tonic::{Request, Status};
-use trainmaster_core::JobSpec;
+use trainmaster_core::{Job, JobSpec};
 use trainmaster_feed::hash_of;
 use trainmaster_net::Standing;
 use trainmaster_proto::v1;
@@ -297,6 +297,10 @@ impl Scope {
             Self::Tenants(tenants) => tenants.iter().any(|of| of == tenant),
             Self::Cluster(name) => cluster == Some(name),
         }
+    }
+
+    pub(crate) fn sees_job(&self, job: &Job) -> bool {
+        self.sees(&job.spec.tenant, job.external.as_ref().map(|external| external.cluster.as_str()))
     }
 
     pub(crate) fn sees_status(&self, status: &v1::JobStatus) -> bool {

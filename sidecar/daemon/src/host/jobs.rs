@@ -163,11 +163,10 @@ impl Owner {
     /// The active job with this name or number, if the caller sees it. Otherwise the answer is sent.
     fn named<T>(&self, job: &str, who: &Who, reply: Reply<T>) -> Option<(JobId, String, Reply<T>)> {
         let scope = who.scope();
-        if let Some(found) = self.scheduler.state().find_job(job) {
-            let cluster = found.external.as_ref().map(|external| external.cluster.as_str());
-            if scope.sees(&found.spec.tenant, cluster) {
-                return Some((found.id, found.spec.name.clone(), reply));
-            }
+        if let Some(found) = self.scheduler.state().find_job(job)
+            && scope.sees_job(found)
+        {
+            return Some((found.id, found.spec.name.clone(), reply));
         }
         let _ = reply.send(Err(HostError::Missing(self.missing(job, &scope))));
         None

@@ -1,8 +1,11 @@
 //! Read access to the owner's state.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
-use trainmaster_core::{Job, JobId, Scheduler, State, Verdict, text::shown};
+use trainmaster_core::{Job, JobId, Role, Scheduler, ServerId, State, Verdict, text::shown};
 use trainmaster_proto::{JOB_STATES, job_from_spec, job_state, job_status, mode_name, v1};
 
 use super::owner::Owner;
@@ -126,10 +129,7 @@ impl Overview {
     /// With `specs`, active jobs contain their specifications.
     pub(crate) fn list(&self, specs: bool, scope: &Scope) -> v1::ListReply {
         let ended = self.ended.iter().map(|job| &job.status).filter(|status| scope.sees_status(status)).cloned();
-        let sees = |job: &&Arc<Job>| {
-            scope.sees(&job.spec.tenant, job.external.as_ref().map(|external| external.cluster.as_str()))
-        };
-        let active = self.state.jobs.values().filter(sees).map(|job| {
+        let active = self.state.jobs.values().filter(|job| scope.sees_job(job)).map(|job| {
             let mut status = job_status(&self.state, job);
             status.spec = specs.then(|| job_from_spec(&job.spec));
             if let Some(text) = self.said.get(&job.id) {
@@ -145,5 +145,53 @@ impl Overview {
             next_decision_ms: self.next_decision,
             fallback: self.fallback.clone(),
         }
+    }
+
+    /// The servers, with the jobs there that a caller sees. O(servers + slots, each with the log of the servers).
+    pub(crate) fn servers(&self, scope: &Scope) -> v1::ServersReply {
+        let mut present: BTreeMap<ServerId, v1::ServerStatus> = self
+            .state
+            .present_servers()
+            .map(|server| {
+                let room = self.state.server_room(server.id);
+                let status = v1::ServerStatus {
+                    name: server.name.to_string(),
+                    manager: self.state.manager_of(server.id).unwrap_or_default().to_owned(),
+                    draining: server.draining,
+                    capacity: room.capacity.into_iter().collect(),
+                    foreign: room.foreign.into_iter().collect(),
+                    planned: room.planned.into_iter().collect(),
+                    free: room.free.into_iter().collect(),
+                    labels: server.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+                    ..v1::ServerStatus::default()
+                };
+                (server.id, status)
+            })
+            .collect();
+        for job in self.state.jobs.values() {
+            let effective = self.state.effective(job);
+            let given = match &effective {
+                Verdict::Run(allocation) => Some(allocation),
+                _ => job.seen.allocation.as_ref(),
+            };
+            let sees = scope.sees_job(job);
+            for slot in given.into_iter().flat_map(|allocation| allocation.slots()) {
+                let Some(server) = present.get_mut(&slot.server) else { continue };
+                if !sees {
+                    server.other_slots += 1;
+                    continue;
+                }
+                if server.jobs.last().is_none_or(|last| last.job != job.id.0) {
+                    let name = job.spec.name.clone();
+                    server.jobs.push(v1::ServerJob { job: job.id.0, name, workers: 0, servers: 0 });
+                }
+                let there = server.jobs.last_mut().expect("it was added");
+                match slot.role {
+                    Role::Worker => there.workers += 1,
+                    Role::Server => there.servers += 1,
+                }
+            }
+        }
+        v1::ServersReply { servers: present.into_values().collect() }
     }
 }

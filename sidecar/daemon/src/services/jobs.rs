@@ -9,7 +9,7 @@ use tokio::{
     time::sleep,
 };
 use tonic::{Request, Response, Status};
-use trainmaster_core::{Job, Verdict, reason::Reason};
+use trainmaster_core::{Verdict, reason::Reason};
 use trainmaster_feed::Token;
 use trainmaster_proto::{
     external_from_wire, spec_from_job,
@@ -123,14 +123,17 @@ impl Jobs for JobsService {
         Ok(Response::new(list(&self.host, all, specs, who.scope()).await?))
     }
 
+    async fn servers(&self, request: Request<v1::ServersRequest>) -> Result<Response<v1::ServersReply>, Status> {
+        let scope = Who::of(&request)?.scope();
+        let overview = self.host.read(|view| view.overview(false)).await?;
+        Ok(Response::new(overview.servers(&scope)))
+    }
+
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainReply>, Status> {
         let scope = Who::of(&request)?.scope();
         let job = request.into_inner().job;
         let explained = self.host.read(move |view| {
-            let sees = |job: &&Arc<Job>| {
-                scope.sees(&job.spec.tenant, job.external.as_ref().map(|external| external.cluster.as_str()))
-            };
-            let Some(found) = view.scheduler.state().find_job(&job).filter(sees) else {
+            let Some(found) = view.scheduler.state().find_job(&job).filter(|job| scope.sees_job(job)) else {
                 let ended = view.ended.find(&job).filter(|ended| scope.sees_status(&ended.status));
                 return ended.map(|ended| explain_ended(ended)).ok_or_else(|| view.missing(&job, &scope));
             };

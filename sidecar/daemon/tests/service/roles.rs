@@ -70,6 +70,34 @@ impl Site {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_show_jobs_only_to_those_who_see_them() {
+    let site = Site::start().await;
+    let servers = async |kind: &str| {
+        let mut jobs = site.clients(kind).await.jobs;
+        jobs.servers(v1::ServersRequest {}).await.unwrap().into_inner().servers
+    };
+    let all = servers("admin").await;
+    assert_eq!(all.iter().map(|server| &*server.name).collect::<Vec<_>>(), ["node0", "node1"]);
+    let sum = |servers: &[v1::ServerStatus], part: fn(&v1::ServerStatus) -> &std::collections::HashMap<String, i64>| {
+        servers.iter().map(|server| part(server).get("gpu").copied().unwrap_or(0)).sum::<i64>()
+    };
+    let (capacity, planned) = (sum(&all, |server| &server.capacity), sum(&all, |server| &server.planned));
+    assert_eq!((capacity, sum(&all, |server| &server.free) + planned), (4000, 4000));
+    let slots: u32 = all.iter().flat_map(|server| &server.jobs).map(|job| job.workers + job.servers).sum();
+    assert_eq!(slots as usize, site.job.slots.len());
+    assert!(all.iter().flat_map(|server| &server.jobs).all(|job| job.name == "theirs"));
+    assert!(all.iter().all(|server| server.manager == "fake" && server.other_slots == 0));
+
+    for kind in ["submit", "manager"] {
+        let theirs = servers(kind).await;
+        assert!(theirs.iter().all(|server| server.jobs.is_empty()), "{kind} doesn't see the job");
+        assert_eq!(theirs.iter().map(|server| server.other_slots).sum::<u32>(), slots);
+        assert_eq!(sum(&theirs, |server| &server.free), capacity - planned, "what is free is no secret");
+    }
+    site.daemon.stop().await;
+}
+
 const REFUSED: [Code; 2] = [Code::Unauthenticated, Code::PermissionDenied];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -149,3 +149,84 @@ class ExplainReply(_message.Message):
     lines: _containers.RepeatedScalarFieldContainer[str]
     json: str
     def __init__(self, lines: _Optional[_Iterable[str]] = ..., json: _Optional[str] = ...) -> None: ...
+
+class ServersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ServersReply(_message.Message):
+    __slots__ = ("servers",)
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    servers: _containers.RepeatedCompositeFieldContainer[ServerStatus]
+    def __init__(self, servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ...) -> None: ...
+
+class ServerStatus(_message.Message):
+    __slots__ = ("name", "manager", "draining", "capacity", "foreign", "planned", "free", "labels", "jobs", "other_slots")
+    class CapacityEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class ForeignEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class PlannedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class FreeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MANAGER_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    manager: str
+    draining: bool
+    capacity: _containers.ScalarMap[str, int]
+    foreign: _containers.ScalarMap[str, int]
+    planned: _containers.ScalarMap[str, int]
+    free: _containers.ScalarMap[str, int]
+    labels: _containers.ScalarMap[str, str]
+    jobs: _containers.RepeatedCompositeFieldContainer[ServerJob]
+    other_slots: int
+    def __init__(self, name: _Optional[str] = ..., manager: _Optional[str] = ..., draining: bool = ..., capacity: _Optional[_Mapping[str, int]] = ..., foreign: _Optional[_Mapping[str, int]] = ..., planned: _Optional[_Mapping[str, int]] = ..., free: _Optional[_Mapping[str, int]] = ..., labels: _Optional[_Mapping[str, str]] = ..., jobs: _Optional[_Iterable[_Union[ServerJob, _Mapping]]] = ..., other_slots: _Optional[int] = ...) -> None: ...
+
+class ServerJob(_message.Message):
+    __slots__ = ("job", "name", "workers", "servers")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    name: str
+    workers: int
+    servers: int
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., workers: _Optional[int] = ..., servers: _Optional[int] = ...) -> None: ...

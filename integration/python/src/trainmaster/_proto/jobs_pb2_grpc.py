@@ -45,6 +45,11 @@ class JobsStub(object):
                 request_serializer=trainmaster_dot_v1_dot_jobs__pb2.ListRequest.SerializeToString,
                 response_deserializer=trainmaster_dot_v1_dot_jobs__pb2.ListReply.FromString,
                 )
+        self.Servers = channel.unary_unary(
+                '/trainmaster.v1.Jobs/Servers',
+                request_serializer=trainmaster_dot_v1_dot_jobs__pb2.ServersRequest.SerializeToString,
+                response_deserializer=trainmaster_dot_v1_dot_jobs__pb2.ServersReply.FromString,
+                )
 
 
 class JobsServicer(object):
@@ -91,6 +96,13 @@ class JobsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Servers(self, request, context):
+        """The servers: what each has, what is free, and which jobs are there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -123,6 +135,11 @@ def add_JobsServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=trainmaster_dot_v1_dot_jobs__pb2.ListRequest.FromString,
                     response_serializer=trainmaster_dot_v1_dot_jobs__pb2.ListReply.SerializeToString,
+            ),
+            'Servers': grpc.unary_unary_rpc_method_handler(
+                    servicer.Servers,
+                    request_deserializer=trainmaster_dot_v1_dot_jobs__pb2.ServersRequest.FromString,
+                    response_serializer=trainmaster_dot_v1_dot_jobs__pb2.ServersReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -234,5 +251,22 @@ class Jobs(object):
         return grpc.experimental.unary_stream(request, target, '/trainmaster.v1.Jobs/Watch',
             trainmaster_dot_v1_dot_jobs__pb2.ListRequest.SerializeToString,
             trainmaster_dot_v1_dot_jobs__pb2.ListReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Servers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/trainmaster.v1.Jobs/Servers',
+            trainmaster_dot_v1_dot_jobs__pb2.ServersRequest.SerializeToString,
+            trainmaster_dot_v1_dot_jobs__pb2.ServersReply.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
