@@ -1,9 +1,13 @@
 //! `trainmaster cancel`, `pause` and `resume`: changes of jobs by name or number.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde::Serialize;
+use tokio::time::sleep;
+use tonic::Code;
 use trainmaster_core::text::shown;
-use trainmaster_proto::v1::{CancelRequest, ListRequest, PauseRequest, SchedulingMode, StatusRequest};
+use trainmaster_proto::v1::{CancelRequest, JobStatus, ListRequest, PauseRequest, SchedulingMode, StatusRequest};
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
     client::{Daemon, ServerArgs},
@@ -11,14 +15,21 @@ use trainmaster_terminal::{
 
 use super::jobs::Owners;
 
+/// Pauses in all, if the daemon refuses because of its limits.
+const MOST_WAITS: u32 = 120;
+
 /// The jobs to change.
 #[derive(Args, Debug)]
 pub(crate) struct ActArgs {
     /// Names or numbers of jobs
-    #[arg(required_unless_present_any = ["all", "tenant", "queue"], value_name = "JOB")]
+    #[arg(
+        required_unless_present_any = ["all", "tenant", "queue"],
+        conflicts_with_all = ["all", "tenant", "queue"],
+        value_name = "JOB"
+    )]
     jobs: Vec<String>,
-    /// All active jobs that your token lets you change
-    #[arg(long, conflicts_with = "jobs")]
+    /// All active jobs that you see, of all tenants if your token shows them
+    #[arg(long, conflicts_with_all = ["tenant", "queue"])]
     all: bool,
     #[command(flatten)]
     of: Owners,
@@ -53,13 +64,15 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
     let daemon = Daemon::connect(server).await?;
     let mut client = daemon.jobs();
     let mut refused: Option<Failure> = None;
-    let chosen = if args.all || args.of.are_given() {
-        if !args.jobs.is_empty() {
-            return Err(Failure::Usage("name jobs, or --tenant and --queue, not both".into()));
-        }
-        let list = client.list(ListRequest { all: false, specs: false }).await;
-        let list = list.map_err(|status| daemon.failure(&status))?.into_inner();
-        let mine = list.jobs.iter().filter(|job| args.of.own(job));
+    let is_choice = args.all || args.of.are_given();
+    let chosen = if is_choice {
+        let list = client.list(ListRequest::default()).await.map_err(|status| daemon.failure(&status))?.into_inner();
+        let changes = |job: &&JobStatus| match act {
+            Act::Cancel => true,
+            Act::Pause => !job.held,
+            Act::Resume => job.held,
+        };
+        let mine = list.jobs.iter().filter(|job| args.of.own(job)).filter(changes);
         let numbers: Vec<String> = mine.map(|job| job.job.to_string()).collect();
         if numbers.is_empty() {
             eprintln!("note: there is no such job");
@@ -68,7 +81,10 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
     } else {
         args.jobs.clone()
     };
-    for job in &chosen {
+    let mut waits = 0;
+    let mut rest = chosen.iter();
+    let mut next = rest.next();
+    while let Some(job) = next {
         let answer = match act {
             Act::Cancel => {
                 let reply = client.cancel(CancelRequest { job: job.clone() }).await;
@@ -82,9 +98,18 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
         };
         match answer {
             Ok(not_written) => output.stream(&Done { job: job.clone(), done: act.done(), not_written })?,
+            // It has ended since.
+            Err(status) if is_choice && status.code() == Code::NotFound => {}
+            // The daemon limits the rate of each caller.
+            Err(status) if is_choice && status.code() == Code::ResourceExhausted && waits < MOST_WAITS => {
+                waits += 1;
+                sleep(Duration::from_millis(500)).await;
+                continue;
+            }
             Err(status) => {
                 let failure = daemon.failure(&status);
-                let lost = matches!(failure, Failure::Unreachable { .. });
+                let is_denied = is_choice && status.code() == Code::PermissionDenied;
+                let lost = is_denied || matches!(failure, Failure::Unreachable { .. });
                 if let Some(earlier) = refused.replace(failure) {
                     eprintln!("error: {}", earlier.line());
                 }
@@ -93,6 +118,7 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
                 }
             }
         }
+        next = rest.next();
     }
     if refused.is_none()
         && act != Act::Cancel

@@ -3,7 +3,10 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use trainmaster_core::{Shape, Span};
-use trainmaster_proto::v1::{JobStatus, ListReply, ListRequest, SlotRole};
+use trainmaster_proto::{
+    JOB_STATES,
+    v1::{JobStatus, ListReply, ListRequest, SlotRole},
+};
 use trainmaster_terminal::{
     Failure, Mood, Output, Paper, Show,
     client::{Daemon, ServerArgs},
@@ -17,7 +20,7 @@ pub(crate) struct JobsArgs {
     /// Also the jobs that have ended and are still kept
     #[arg(long)]
     all: bool,
-    /// Only jobs in this state, such as running; may be given several times
+    /// Only jobs in this state, such as running; may be given several times. Implies --all for states of ended jobs
     #[arg(long, value_name = "STATE", value_parser = STATES)]
     state: Vec<String>,
     #[command(flatten)]
@@ -70,13 +73,17 @@ enum Sorting {
 }
 
 impl JobsArgs {
+    fn with_ended(&self) -> bool {
+        let is_ended = |state: &String| !JOB_STATES.contains(&state.as_str());
+        self.all || self.state.iter().any(|state| is_ended(state) || state == "stopped")
+    }
+
     /// The jobs to show, in their order.
     fn choose(&self, mut reply: ListReply) -> ListReply {
         let is_in = |job: &JobStatus| self.state.is_empty() || self.state.contains(&job.state);
         reply.jobs.retain(|job| is_in(job) && self.of.own(job));
         match self.sort {
-            // As the daemon sends them: ended ones first.
-            Sorting::Job => {}
+            Sorting::Job => reply.jobs.sort_by_key(|job| job.job),
             Sorting::Name => reply.jobs.sort_by(|a, b| a.name.cmp(&b.name)),
             Sorting::State => reply.jobs.sort_by(|a, b| a.state.cmp(&b.state)),
             Sorting::Tenant => reply.jobs.sort_by(|a, b| a.tenant.cmp(&b.tenant)),
@@ -95,7 +102,7 @@ pub(crate) async fn run(args: &JobsArgs, server: &ServerArgs, output: Output) ->
     let daemon = Daemon::connect(server).await?;
     let reply = daemon
         .jobs()
-        .list(ListRequest { all: args.all, specs: false })
+        .list(ListRequest { all: args.with_ended(), specs: false, ..ListRequest::default() })
         .await
         .map_err(|status| daemon.failure(&status))?;
     let list = JobList { wide: args.wide, ..JobList::from(args.choose(reply.into_inner())) };
@@ -144,6 +151,7 @@ pub(crate) struct JobRow {
     revision: u32,
     rescales: u32,
     restart_ms: i64,
+    held: bool,
     slots: Vec<SlotRow>,
 }
 
@@ -210,6 +218,7 @@ impl From<JobStatus> for JobRow {
             revision: job.revision,
             rescales: job.rescales,
             restart_ms: job.restart_ms,
+            held: job.held,
         }
     }
 }
@@ -372,13 +381,16 @@ mod tests {
     fn jobs_are_chosen_and_sorted() {
         assert_eq!(chosen(""), "cab");
         assert_eq!((chosen("--state running"), chosen("--state running --state waiting")), ("ab".into(), "cab".into()));
-        assert_eq!((chosen("--tenant x"), chosen("--tenant x --state running"), chosen("--queue p")).0, "ca");
+        assert_eq!(chosen("--tenant x"), "ca");
         assert_eq!((chosen("--tenant x --state running"), chosen("--queue p")), ("a".into(), String::new()));
         assert_eq!(
             (chosen("--sort name"), chosen("--sort ends"), chosen("--sort tenant")),
             ("abc".into(), "bac".into(), "cab".into())
         );
         assert!(Line::try_parse_from(["jobs", "--state", "runing"]).is_err());
+        assert!(JOB_STATES.iter().all(|state| STATES.contains(state)));
+        let with_ended = |line: &str| Line::try_parse_from(line.split(' ')).unwrap().args.with_ended();
+        assert!(with_ended("jobs --state failed") && with_ended("jobs --all") && !with_ended("jobs --state running"));
     }
 
     #[test]

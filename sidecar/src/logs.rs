@@ -47,7 +47,7 @@ pub(crate) async fn run(args: &LogsArgs, server: &ServerArgs, output: Output) ->
     }
     let daemon = Daemon::connect(server).await?;
     let find = async || -> Result<JobStatus, Failure> {
-        let request = ListRequest { all: true, specs: false };
+        let request = ListRequest { all: true, specs: false, ..ListRequest::default() };
         let list = daemon.jobs().list(request).await.map_err(|status| daemon.failure(&status))?.into_inner();
         let named = list.jobs.into_iter().filter(|job| job.name == args.job || job.job.to_string() == args.job);
         // A name may have been used before.

@@ -15,7 +15,7 @@ use trainmaster_terminal::{
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct NodesArgs {
-    /// Only servers with something free, on which new jobs may start
+    /// Only servers that take jobs and have a free GPU, or without GPUs a free core
     #[arg(long)]
     free: bool,
     /// Only servers with this label
@@ -51,7 +51,7 @@ struct Node {
     draining: bool,
     capacity: BTreeMap<String, i64>,
     foreign: BTreeMap<String, i64>,
-    planned: BTreeMap<String, i64>,
+    used: BTreeMap<String, i64>,
     free: BTreeMap<String, i64>,
     labels: BTreeMap<String, String>,
     jobs: Vec<There>,
@@ -70,7 +70,7 @@ struct There {
 impl Nodes {
     fn of(reply: ServersReply, args: &NodesArgs) -> Self {
         let nodes = reply.servers.into_iter().map(Node::from);
-        let is_open = |node: &Node| !args.free || (!node.draining && node.free.values().any(|amount| *amount > 0));
+        let is_open = |node: &Node| !args.free || node.is_open();
         let has = |node: &Node| args.label.iter().all(|(key, value)| node.labels.get(key) == Some(value));
         Self { nodes: nodes.filter(|node| is_open(node) && has(node)).collect() }
     }
@@ -90,7 +90,7 @@ impl From<ServerStatus> for Node {
             draining: server.draining,
             capacity: server.capacity.into_iter().collect(),
             foreign: server.foreign.into_iter().collect(),
-            planned: server.planned.into_iter().collect(),
+            used: server.used.into_iter().collect(),
             free: server.free.into_iter().collect(),
             labels: server.labels.into_iter().collect(),
             jobs: server.jobs.into_iter().map(there).collect(),
@@ -116,6 +116,12 @@ impl Node {
         }
     }
 
+    fn is_open(&self) -> bool {
+        let has_gpus = self.capacity.keys().any(|name| is_gpu(name));
+        let counts = |name: &str| if has_gpus { is_gpu(name) } else { name == "cpu" };
+        !self.draining && self.free.iter().any(|(name, amount)| counts(name) && *amount > 0)
+    }
+
     /// The types of its GPUs, without `gpu:`.
     fn types(&self) -> String {
         let names = self.capacity.keys().filter_map(|name| name.strip_prefix("gpu:"));
@@ -137,8 +143,8 @@ impl Node {
             let shape = Shape { workers: job.workers, servers: job.servers };
             format!("{} ({shape})", job.name)
         });
-        let hidden = (self.other_slots > 0).then(|| format!("{} slots of other tenants", self.other_slots));
-        let foreign = (!self.foreign.is_empty()).then(|| "others outside Trainmaster".to_owned());
+        let hidden = (self.other_slots > 0).then(|| format!("{} slots of other jobs", self.other_slots));
+        let foreign = (!self.foreign.is_empty()).then(|| "other workloads".to_owned());
         own.chain(hidden).chain(foreign).collect::<Vec<_>>().join(", ")
     }
 }
@@ -171,8 +177,9 @@ impl Show for Nodes {
                 node.jobs().into(),
             ]);
         }
+        // What drains is free for nobody.
         let sum = |part: fn(&Node) -> &BTreeMap<String, i64>| -> i64 {
-            let all = self.nodes.iter().flat_map(&part);
+            let all = self.nodes.iter().filter(|node| !node.draining).flat_map(part);
             all.filter(|(name, _)| is_gpu(name)).map(|(_, amount)| amount).sum()
         };
         let (free, all) = (sum(|node| &node.free), sum(|node| &node.capacity));
@@ -209,8 +216,8 @@ mod tests {
     fn nodes_show_what_is_free() {
         let text = nodes(false, None).text(&Paper::default());
         assert!(text.contains("0/4") && text.contains("1.5/4") && text.contains("b (draining)"), "{text}");
-        assert!(text.contains("2 slots of other tenants") && text.contains("disk 0/2GiB"), "{text}");
-        assert!(text.ends_with("3 nodes; 3.5 of 10 GPUs free"), "{text}");
+        assert!(text.contains("2 slots of other jobs") && text.contains("disk 0/2GiB"), "{text}");
+        assert!(text.ends_with("3 nodes; 1.5 of 8 GPUs free"), "{text}");
         // A narrow terminal keeps what matters.
         let narrow = nodes(false, None).text(&Paper { width: Some(60), ..Paper::default() });
         assert!(narrow.contains("1.5/4") && !narrow.contains("MANAGER"), "{narrow}");

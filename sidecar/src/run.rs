@@ -136,7 +136,7 @@ fn look_up(program: &str) -> Result<(), Failure> {
 ///
 /// If the daemon was `found` by its discovery file, nothing is sent before there is one again: another program can
 /// listen at the address, and the next daemon listens a moment before it is found.
-async fn again(server: &ServerArgs, found: bool) -> Daemon {
+pub(crate) async fn again(server: &ServerArgs, found: bool) -> Daemon {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         if found && !server.is_found() {
@@ -149,7 +149,7 @@ async fn again(server: &ServerArgs, found: bool) -> Daemon {
 }
 
 /// Whether a call may work later: the daemon can't be reached, stops, or has too much to do.
-fn is_away(status: &Status, failure: &Failure) -> bool {
+pub(crate) fn is_away(status: &Status, failure: &Failure) -> bool {
     matches!(failure, Failure::Unreachable { .. })
         || matches!(status.code(), Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded)
 }
@@ -166,7 +166,7 @@ async fn follow(mut daemon: Daemon, server: &ServerArgs, found: bool, number: u6
     let mut before = String::new();
     let (mut away, mut is_first) = (false, true);
     loop {
-        let request = ListRequest { all: true, specs: false };
+        let request = ListRequest { all: true, specs: false, ..ListRequest::default() };
         let (mut stream, mut lost) = match daemon.jobs().watch(request).await {
             Ok(stream) => (Some(stream.into_inner()), Status::unavailable("the daemon ended the list")),
             Err(status) => (None, status),

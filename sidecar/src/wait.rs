@@ -1,21 +1,29 @@
 //! `trainmaster wait`: waits until jobs have ended.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, future::pending, time::Duration};
 
 use clap::Args;
 use serde::Serialize;
-use tokio::time::{Instant, sleep_until};
-use trainmaster_core::amount::parse_span;
+use tokio::time::sleep;
+use trainmaster_core::{amount::parse_span, text::shown};
 use trainmaster_proto::v1::{JobStatus, ListReply, ListRequest};
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
     client::{Daemon, ServerArgs},
 };
 
+use super::run::{again, is_away};
+
+/// Pauses between questions. They grow, so that many who wait are no load.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LAST_PAUSE: Duration = Duration::from_secs(2);
+/// Maximum characters of a text of the daemon.
+const SHOWN: usize = 500;
+
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct WaitArgs {
-    /// Names or numbers of jobs
+    /// Names or numbers of jobs, also of ended ones that are still kept
     #[arg(required = true, value_name = "JOB")]
     jobs: Vec<String>,
     /// Give up after this time, such as 30m
@@ -28,69 +36,147 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(span.0.unsigned_abs()))
 }
 
-/// Waits until each job has ended, and prints how. Of several jobs of a name, the newest counts.
+/// Waits until each job has ended, and prints how. A daemon that goes away meanwhile is waited for.
 ///
 /// # Errors
-/// The daemon's, a job that doesn't exist, the end of the time, or a job that didn't complete.
+/// The daemon's refusal, a job that doesn't exist, the end of the time, or a job that didn't complete.
 pub(crate) async fn run(args: &WaitArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
-    let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
+    let found = server.is_found();
+    let daemon = Daemon::connect(server).await?;
+    let mut waiting = Waiting::new(&args.jobs);
     let over = async {
-        match deadline {
-            Some(deadline) => sleep_until(deadline).await,
-            None => std::future::pending().await,
+        match args.timeout {
+            Some(timeout) => sleep(timeout).await,
+            None => pending().await,
         }
     };
     tokio::select! {
-        ended = follow(args, server, output) => ended,
-        () = over => Err(Failure::refused("the time is over, and not all jobs have ended")),
+        biased;
+        ended = follow(&mut waiting, daemon, server, found, output) => return ended,
+        () = over => {}
     }
+    Err(Failure::refused(format!("timed out; not ended: {}", waiting.left().join(", "))))
 }
 
-async fn follow(args: &WaitArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
-    let daemon = Daemon::connect(server).await?;
-    let request = ListRequest { all: true, specs: false };
-    let stream = daemon.jobs().watch(request).await.map_err(|status| daemon.failure(&status))?;
-    let mut stream = stream.into_inner();
-    // The number of each job, once it is known. A later job of the same name is another one.
-    let mut numbers: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut ended: BTreeMap<&str, Ended> = BTreeMap::new();
-    while let Some(list) = stream.message().await.map_err(|status| daemon.failure(&status))? {
-        for name in &args.jobs {
-            let known = numbers.get(name.as_str()).copied();
-            match find(&list, name, known) {
-                Some(job) => {
-                    numbers.insert(name, job.job);
-                    if job.ended_ms.is_some() && !ended.contains_key(name.as_str()) {
-                        let now = Ended::of(job);
-                        output.stream(&now)?;
-                        ended.insert(name, now);
+async fn follow(
+    waiting: &mut Waiting<'_>,
+    mut daemon: Daemon,
+    server: &ServerArgs,
+    found: bool,
+    output: Output,
+) -> Result<(), Failure> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let request = ListRequest { jobs: waiting.numbers(), ..ListRequest::default() };
+        match daemon.jobs().list(request).await {
+            Ok(list) => {
+                for news in waiting.update(list.get_ref())? {
+                    match news {
+                        News::Ended(ended) => output.stream(&ended)?,
+                        News::Note(note) => eprintln!("note: {note}"),
                     }
                 }
-                None if known.is_none() => return Err(Failure::refused(format!("there is no job {name:?}"))),
-                // Only the last ended jobs are kept.
-                None if !ended.contains_key(name.as_str()) => {
-                    return Err(Failure::refused(format!("the daemon doesn't keep job {name:?} any more")));
+                if waiting.is_over() {
+                    return waiting.verdict();
                 }
-                None => {}
+                sleep(pause).await;
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
+            Err(status) => {
+                let failure = daemon.failure(&status);
+                if !is_away(&status, &failure) || !waiting.has_begun() {
+                    return Err(failure);
+                }
+                eprintln!("note: the daemon is away; the jobs go on, and this waits for the daemon");
+                daemon = again(server, found).await;
             }
         }
-        if args.jobs.iter().all(|name| ended.contains_key(name.as_str())) {
-            let bad: Vec<_> = ended.values().filter(|job| job.state != "completed").map(|job| &*job.name).collect();
-            return if bad.is_empty() {
-                Ok(())
-            } else {
-                Err(Failure::refused(format!("not completed: {}", bad.join(", "))))
-            };
-        }
     }
-    Err(Failure::Unreachable { address: server.address(), cause: "it has ended".into() })
 }
 
-/// A job by its number, or the newest of a name.
-fn find<'a>(list: &'a ListReply, name: &str, number: Option<u64>) -> Option<&'a JobStatus> {
-    let number = number.or_else(|| name.parse().ok());
-    let is_it = |job: &&JobStatus| number.map_or(job.name == name, |number| job.job == number);
-    list.jobs.iter().filter(is_it).max_by_key(|job| job.job)
+enum News {
+    Ended(Ended),
+    Note(String),
+}
+
+/// The jobs to wait for, by name or number as given.
+struct Waiting<'a> {
+    /// Their numbers, once they are known: a later job of the same name is another one.
+    numbers: BTreeMap<&'a str, Option<u64>>,
+    /// Active ones: state and reason as last shown.
+    active: BTreeMap<u64, (String, String)>,
+    ended: BTreeMap<u64, Ended>,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(jobs: &'a [String]) -> Self {
+        let numbers = jobs.iter().map(|name| (name.as_str(), None)).collect();
+        Self { numbers, active: BTreeMap::new(), ended: BTreeMap::new() }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.numbers.values().all(Option::is_some)
+    }
+
+    /// What to ask for: jobs that haven't ended, by number if it is known.
+    fn numbers(&self) -> Vec<String> {
+        let open = self.numbers.iter().filter(|(_, number)| number.is_none_or(|it| !self.ended.contains_key(&it)));
+        open.map(|(name, number)| number.map_or((*name).to_owned(), |number| number.to_string())).collect()
+    }
+
+    fn update(&mut self, list: &ListReply) -> Result<Vec<News>, Failure> {
+        let by_number: BTreeMap<u64, &JobStatus> = list.jobs.iter().map(|job| (job.job, job)).collect();
+        // The newest of a name comes last.
+        let by_name: BTreeMap<&str, &JobStatus> = by_number.values().map(|job| (job.name.as_str(), *job)).collect();
+        let mut news = Vec::new();
+        for (name, number) in &mut self.numbers {
+            let known = number.or_else(|| name.parse().ok());
+            let found = known.map_or_else(|| by_name.get(name), |number| by_number.get(&number));
+            let Some(job) = found else {
+                match number {
+                    Some(number) if self.ended.contains_key(number) => continue,
+                    Some(_) => {
+                        return Err(Failure::refused(format!("the daemon doesn't keep job {name:?} any more")));
+                    }
+                    None => return Err(Failure::refused(format!("there is no job {name:?}"))),
+                }
+            };
+            *number = Some(job.job);
+            if job.ended_ms.is_some() {
+                self.active.remove(&job.job);
+                self.ended.entry(job.job).or_insert_with(|| {
+                    news.push(News::Ended(Ended::of(job)));
+                    Ended::of(job)
+                });
+            } else {
+                let now = (job.state.clone(), if job.held { "it is paused".to_owned() } else { job.reason.clone() });
+                let is_stuck = job.held || ["rejected", "released"].contains(&job.state.as_str());
+                if self.active.insert(job.job, now.clone()) != Some(now.clone()) && is_stuck {
+                    let (state, reason) = (shown(&now.0, SHOWN), shown(&now.1, SHOWN));
+                    news.push(News::Note(format!(
+                        "job {} ({}) is {state}: {reason}",
+                        job.job,
+                        shown(&job.name, SHOWN)
+                    )));
+                }
+            }
+        }
+        Ok(news)
+    }
+
+    fn is_over(&self) -> bool {
+        self.has_begun() && self.active.is_empty()
+    }
+
+    fn left(&self) -> Vec<&str> {
+        let has_ended = |number: &Option<u64>| number.is_some_and(|number| self.ended.contains_key(&number));
+        self.numbers.iter().filter(|(_, number)| !has_ended(number)).map(|(name, _)| *name).collect()
+    }
+
+    fn verdict(&self) -> Result<(), Failure> {
+        let bad: Vec<_> = self.ended.values().filter(|job| job.state != "completed").map(|job| &*job.name).collect();
+        if bad.is_empty() { Ok(()) } else { Err(Failure::refused(format!("not completed: {}", bad.join(", ")))) }
+    }
 }
 
 #[derive(Serialize)]
@@ -110,8 +196,8 @@ impl Ended {
 
 impl Show for Ended {
     fn text(&self, _: &Paper) -> String {
-        let reason = self.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
-        format!("job {} ({}) {}{reason}", self.job, self.name, self.state)
+        let reason = self.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", shown(reason, SHOWN)));
+        format!("job {} ({}) {}{reason}", self.job, shown(&self.name, SHOWN), shown(&self.state, SHOWN))
     }
 }
 
@@ -119,13 +205,54 @@ impl Show for Ended {
 mod tests {
     use super::*;
 
+    fn job(job: u64, name: &str, state: &str) -> JobStatus {
+        let ended_ms = ["completed", "failed"].contains(&state).then_some(1);
+        JobStatus { job, name: name.into(), state: state.into(), ended_ms, ..JobStatus::default() }
+    }
+
+    fn list(jobs: &[JobStatus]) -> ListReply {
+        ListReply { jobs: jobs.to_vec(), ..ListReply::default() }
+    }
+
+    fn words(news: Vec<News>) -> Vec<String> {
+        let word = |news| match news {
+            News::Ended(ended) => ended.text(&Paper::default()),
+            News::Note(note) => note,
+        };
+        news.into_iter().map(word).collect()
+    }
+
     #[test]
-    fn a_job_is_found_by_number_or_as_the_newest_of_its_name() {
-        let job = |job: u64, name: &str| JobStatus { job, name: name.into(), ..JobStatus::default() };
-        let list = ListReply { jobs: vec![job(3, "a"), job(1, "a"), job(2, "b")], ..ListReply::default() };
-        let number = |name: &str, known: Option<u64>| find(&list, name, known).map(|job| job.job);
-        assert_eq!((number("a", None), number("2", None), number("c", None)), (Some(3), Some(2), None));
-        assert_eq!((number("a", Some(1)), number("a", Some(9))), (Some(1), None));
+    fn each_job_is_told_once_and_a_later_one_of_its_name_is_another() {
+        let names = ["a".to_owned(), "7".into(), "b".into()];
+        let mut waiting = Waiting::new(&names);
+        assert!(!waiting.has_begun());
+        let running = list(&[job(7, "a", "running"), job(9, "b", "waiting")]);
+        assert!(words(waiting.update(&running).unwrap()).is_empty());
+        assert_eq!((waiting.has_begun(), waiting.is_over()), (true, false));
+        assert_eq!(waiting.numbers(), ["7", "7", "9"], "by number from now on");
+        // It is cancelled, and submitted again under its name.
+        let now = list(&[job(7, "a", "failed"), job(9, "b", "waiting"), job(12, "a", "running")]);
+        assert_eq!(words(waiting.update(&now).unwrap()), ["job 7 (a) failed"]);
+        assert_eq!((waiting.numbers(), waiting.left()), (vec!["9".to_owned()], vec!["b"]));
+        let last = list(&[job(9, "b", "completed")]);
+        assert_eq!(words(waiting.update(&last).unwrap()), ["job 9 (b) completed"]);
+        assert!(waiting.is_over());
+        assert_eq!(waiting.verdict().unwrap_err().to_string(), "not completed: a");
+    }
+
+    #[test]
+    fn jobs_that_are_stuck_unknown_or_forgotten_are_told() {
+        let names = ["a".to_owned()];
+        let mut waiting = Waiting::new(&names);
+        assert!(waiting.update(&list(&[])).err().unwrap().to_string().contains("there is no job \"a\""));
+        let rejected = JobStatus { reason: "needs 9 GPUs\u{1b}[2J".into(), ..job(1, "a", "rejected") };
+        let told = words(waiting.update(&list(std::slice::from_ref(&rejected))).unwrap());
+        assert_eq!(told, ["job 1 (a) is rejected: needs 9 GPUs\\u{1b}[2J"]);
+        assert!(words(waiting.update(&list(&[rejected])).unwrap()).is_empty(), "once");
+        let held = JobStatus { held: true, ..job(1, "a", "waiting") };
+        assert_eq!(words(waiting.update(&list(&[held])).unwrap()), ["job 1 (a) is waiting: it is paused"]);
+        assert!(waiting.update(&list(&[])).err().unwrap().to_string().contains("any more"));
         assert!(duration("5").unwrap_err().contains("20s"));
     }
 }

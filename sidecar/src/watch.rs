@@ -38,7 +38,7 @@ async fn follow(args: &WatchArgs, server: &ServerArgs, output: Output) -> Result
     let daemon = Daemon::connect(server).await?;
     let mut stream = daemon
         .jobs()
-        .watch(ListRequest { all: args.all, specs: false })
+        .watch(ListRequest { all: args.all, specs: false, ..ListRequest::default() })
         .await
         .map_err(|status| daemon.failure(&status))?
         .into_inner();

@@ -271,6 +271,38 @@ fn a_run_waits_for_its_daemon_and_calls_no_other() {
 }
 
 #[test]
+fn a_wait_outlives_its_daemon_and_calls_no_other() {
+    let folder = TempDir::new().unwrap();
+    let state = folder.path().join("state");
+    let listen = format!("127.0.0.1:{}", trainmaster_conformance::free_port());
+    let start = || Served::at(&listen, "none", &state, &[]);
+    let daemon = start();
+    daemon.works(&["submit", &job_file(folder.path())]);
+    daemon.works(&["pause", "first"]);
+    let mut command = trainmaster(&["--server", &daemon.url, "wait", "first"]);
+    let mut waiting = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(waiting.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.contains("job 1 (first) is waiting: it is paused")));
+    drop(daemon);
+    assert!(said.any(|line| line.contains("the daemon is away")));
+    // Another user's program would get the administrator's token.
+    let other = TcpListener::bind(&listen).unwrap();
+    other.set_nonblocking(true).unwrap();
+    sleep(Duration::from_secs(3));
+    assert_eq!(other.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    drop(other);
+    let daemon = start();
+    daemon.works(&["cancel", "first"]);
+    let output = waiting.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.starts_with("job 1 (first) cancelled: cancelled from ") && said.lines().count() == 1, "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    // It is still kept.
+    let ended = daemon.ask(&["wait", "1"]);
+    assert_eq!((ended.status.code(), ended.stdout), (Some(1), said.into_bytes()));
+}
+
+#[test]
 fn a_job_with_a_range_of_batches_is_told_its_batch() {
     let folder = TempDir::new().unwrap();
     let cluster = folder.path().join("cluster.toml");

@@ -255,6 +255,8 @@ fn keys(schema: &Value) -> BTreeSet<&str> {
 
 /// The words between backticks.
 fn code(text: &str) -> impl Iterator<Item = &str> {
-    let pieces = text.split('`').skip(1).step_by(2);
+    // Every other part is a block of code, of which the page needs no table.
+    let words = text.split("```").step_by(2);
+    let pieces = words.flat_map(|words| words.split('`').skip(1).step_by(2));
     pieces.flat_map(|piece| piece.split(|c: char| !c.is_alphanumeric() && c != '_')).filter(|word| !word.is_empty())
 }

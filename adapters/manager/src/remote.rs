@@ -106,7 +106,10 @@ impl Daemon for Remote {
 
     async fn jobs_of(&self, cluster: &str, specs: bool) -> Result<Vec<v1::JobStatus>, Status> {
         let mut client = JobsClient::new(self.channel.clone()).max_decoding_message_size(MOST_BYTES);
-        let reply = client.list(self.request(v1::ListRequest { all: false, specs })).await?.into_inner();
+        let reply = client
+            .list(self.request(v1::ListRequest { all: false, specs, ..v1::ListRequest::default() }))
+            .await?
+            .into_inner();
         let is_ours = |job: &v1::JobStatus| job.external.as_ref().is_some_and(|external| external.cluster == cluster);
         Ok(reply.jobs.into_iter().filter(is_ours).collect())
     }

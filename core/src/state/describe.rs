@@ -8,6 +8,7 @@ use crate::{
     ids::ServerId,
     resources::{Amounts, GPU},
     server::ServerSpec,
+    settings::Mode,
 };
 
 impl State {
@@ -44,19 +45,35 @@ impl State {
         (self.table(&foreign.amounts), shares.collect())
     }
 
-    /// What a server has, and what of it is used and free.
+    /// What a server has, and what of it is used and free. O(resource types).
     ///
     /// # Panics
     /// With an id of another state.
     pub fn server_room(&self, id: ServerId) -> ServerRoom {
         let server = self.server(id);
+        let mut used = server.charged.amounts.clone();
+        // Only in the active mode does the plan change anything.
+        if self.mode == Mode::Active {
+            for (resource, planned) in server.planned.amounts.iter() {
+                used.add(resource, (planned - used[resource]).max(0));
+            }
+        }
         let mut free = server.reservable();
-        free -= &server.planned.amounts;
+        free -= &used;
+        let mut free = free.at_least_zero();
+        // GPUs without a type may be used where all have one.
+        let mut gpus = free[GPU];
+        let kinds: Vec<_> = free.iter().filter(|(id, _)| self.resources.name(*id).starts_with("gpu:")).collect();
+        for (kind, amount) in kinds {
+            let left = amount.min(gpus);
+            free.add(kind, left - amount);
+            gpus -= left;
+        }
         ServerRoom {
             capacity: self.table(&server.capacity),
             foreign: self.table(&server.foreign.amounts),
-            planned: self.table(&server.planned.amounts),
-            free: self.table(&free.at_least_zero()),
+            used: self.table(&used),
+            free: self.table(&free),
         }
     }
 
@@ -78,9 +95,9 @@ pub struct ServerRoom {
     pub capacity: BTreeMap<String, i64>,
     /// What workloads use that Trainmaster doesn't manage.
     pub foreign: BTreeMap<String, i64>,
-    /// What the plan gives to jobs.
-    pub planned: BTreeMap<String, i64>,
-    /// What a plan could still give.
+    /// What jobs have, and in the active mode also what is planned for jobs that don't have it yet.
+    pub used: BTreeMap<String, i64>,
+    /// What a job could get. More than the capacity in a pool that oversubscribes.
     pub free: BTreeMap<String, i64>,
 }
 
@@ -118,5 +135,39 @@ mod tests {
         }
         assert_eq!(state.foreign_use(ServerId(0)), (amounts, devices));
         assert_eq!(state.foreign_use(ServerId(1)), Default::default());
+    }
+
+    #[test]
+    fn room_is_what_is_left_of_each_kind() {
+        let table = |pairs: &[(&str, i64)]| pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let mut state = State::default();
+        let server = ServerSpec {
+            name: "a".into(),
+            capacity: table(&[("cpu", 4000)]),
+            devices: ["gpu:a100", "gpu:a100", "gpu:v100"].map(str::to_owned).into(),
+            labels: BTreeMap::new(),
+            draining: false,
+        };
+        let apply = |state: &mut State, event: Event| state.apply(Time(0), &event).unwrap();
+        apply(&mut state, Event::ServerSet { manager: "m".into(), server });
+        let room = |state: &State| state.server_room(ServerId(0));
+        let all = table(&[("cpu", 4000), ("gpu:a100", 2000), ("gpu:v100", 1000)]);
+        assert_eq!((&room(&state).capacity, &room(&state).free), (&all, &all));
+        assert!(room(&state).used.is_empty() && room(&state).foreign.is_empty());
+
+        // A manager tells how many GPUs others use, but not which.
+        let foreign = |amounts| Event::ForeignUse { server: "a".into(), amounts, devices: Vec::new() };
+        apply(&mut state, foreign(table(&[("gpu", 2000), ("cpu", 1500)])));
+        assert_eq!(room(&state).foreign, table(&[("gpu", 2000), ("cpu", 1500)]));
+        let free = room(&state).free;
+        assert_eq!(
+            free.iter().filter(|(name, _)| name.starts_with("gpu")).map(|(_, amount)| amount).sum::<i64>(),
+            1000
+        );
+        assert!(free.values().all(|amount| *amount > 0), "{free:?}");
+
+        // Others use more than there is.
+        apply(&mut state, foreign(table(&[("gpu", 9000), ("cpu", 9000)])));
+        assert!(room(&state).free.is_empty(), "{:?}", room(&state).free);
     }
 }

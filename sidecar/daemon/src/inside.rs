@@ -57,7 +57,7 @@ impl Daemon for Inside {
     }
 
     async fn jobs_of(&self, cluster: &str, specs: bool) -> Result<Vec<v1::JobStatus>, Status> {
-        let request = v1::ListRequest { all: false, specs };
+        let request = v1::ListRequest { all: false, specs, ..v1::ListRequest::default() };
         let mut jobs = caught(self.jobs.list(self.request(request))).await?.jobs;
         jobs.retain(|job| job.external.as_ref().is_some_and(|external| external.cluster == cluster));
         Ok(jobs)

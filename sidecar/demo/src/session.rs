@@ -81,7 +81,7 @@ async fn drive(plan: &Plan<'_>, server: ServerArgs, bystander: Bystander<'_>) ->
             submit(&mut client, file).await?;
         }
         let jobs = client
-            .list(ListRequest { all: true, specs: false })
+            .list(ListRequest { all: true, specs: false, ..ListRequest::default() })
             .await
             .context("the daemon doesn't answer")?
             .into_inner()

@@ -50,6 +50,7 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         predicted_speed: job.speed(shape).filter(|_| !shape.is_empty()),
         external: job.external.as_ref().map(external_to_wire),
         spec: None,
+        held: job.held,
     }
 }
 

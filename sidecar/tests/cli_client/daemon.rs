@@ -135,13 +135,22 @@ impl jobs_server::Jobs for Part {
     async fn pause(&self, request: Request<v1::PauseRequest>) -> Reply<v1::PauseReply> {
         let v1::PauseRequest { job, resume } = self.admit(request)?;
         let reason = if resume { "resumed" } else { "held" };
-        self.change(&job, |job| job.reason = reason.into())?;
+        self.change(&job, |job| (job.reason, job.held) = (reason.into(), !resume))?;
         Ok(Response::new(v1::PauseReply::default()))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Reply<v1::ListReply> {
-        let all = self.admit(request)?.all;
-        Ok(Response::new(Self::list(&self.0.jobs.borrow(), all)))
+        let v1::ListRequest { all, jobs: names, .. } = self.admit(request)?;
+        let known = self.0.jobs.borrow();
+        if names.is_empty() {
+            return Ok(Response::new(Self::list(&known, all)));
+        }
+        let find = |name: &String| {
+            let is_it = |job: &&v1::JobStatus| job.name == *name || job.job.to_string() == *name;
+            known.iter().filter(is_it).max_by_key(|job| job.job).cloned()
+        };
+        let jobs = names.iter().filter_map(find).collect();
+        Ok(Response::new(v1::ListReply { jobs, ..Self::list(&[], false) }))
     }
 
     async fn servers(&self, request: Request<v1::ServersRequest>) -> Reply<v1::ServersReply> {

@@ -135,7 +135,10 @@ fn jobs_are_chosen_by_state_and_owner() {
     let at = |args: &[&str]| trainmaster(&daemon.address, args);
     assert_eq!(at(&["cancel"]).code, 2, "nobody cancels all jobs by accident");
     assert_eq!(at(&["cancel", "--all", "first"]).code, 2);
-    at(&["cancel", "--tenant", "vision", "third"]).fails(2, &["--tenant"]);
+    assert_eq!(at(&["cancel", "--tenant", "vision", "third"]).code, 2);
+    assert_eq!(at(&["pause", "--queue", ""]).works().lines().count(), 3);
+    assert_eq!(at(&["resume", "3"]).works(), "job 3 resumed\n");
+    assert_eq!(at(&["resume", "--all"]).works(), "job 1 resumed\njob 2 resumed\n", "only those that are paused");
     assert_eq!(at(&["cancel", "--tenant", "vision"]).works(), "job 1 cancelled\njob 2 cancelled\n");
     let none = at(&["cancel", "--tenant", "vision"]);
     assert_eq!((none.code, &*none.err), (0, "note: there is no such job\n"));
@@ -146,7 +149,7 @@ fn jobs_are_chosen_by_state_and_owner() {
 fn nodes_show_what_is_free_and_whose_the_rest_is() {
     let daemon = Daemon::start(None);
     let table = trainmaster(&daemon.address, &["nodes"]).works();
-    for word in ["node-1", "2/4", "5.5/8", "first (2w+1p)", "node-2 (draining)", "4 slots of other tenants"] {
+    for word in ["node-1", "2/4", "5.5/8", "first (2w+1p)", "node-2 (draining)", "4 slots of other jobs"] {
         assert!(table.contains(word), "{word} isn't in\n{table}");
     }
     let nodes = trainmaster(&daemon.address, &["nodes", "--free", "--json"]).json();
@@ -162,18 +165,20 @@ fn waiting_ends_with_the_jobs() {
     submit(&daemon, "second");
     let at = |args: &[&str]| trainmaster(&daemon.address, args);
     at(&["wait", "nope"]).fails(1, &["there is no job \"nope\""]);
-    at(&["wait", "first", "--timeout", "10ms"]).fails(1, &["the time is over"]);
+    at(&["wait", "first", "--timeout", "10ms"]).fails(1, &["timed out; not ended: first"]);
     assert_eq!(at(&["wait", "first", "--timeout", "5"]).code, 2);
 
-    let waiting = command(&daemon.address, &["wait", "first", "2"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut waiting = command(&daemon.address, &["wait", "first", "2"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(waiting.stdout.take().unwrap()).lines();
     let end = |at: usize, state: &str| {
         daemon
             .set(|jobs| (jobs[at].state, jobs[at].reason, jobs[at].ended_ms) = (state.into(), String::new(), Some(1)));
     };
     end(0, "completed");
+    assert_eq!(lines.next().unwrap().unwrap(), "job 1 (first) completed");
     end(1, "completed");
-    let ran = finish(waiting.wait_with_output().unwrap()).works();
-    assert_eq!(ran, "job 1 (first) completed\njob 2 (second) completed\n");
+    assert_eq!(lines.next().unwrap().unwrap(), "job 2 (second) completed");
+    assert!(lines.next().is_none() && waiting.wait().unwrap().success());
 
     end(1, "failed");
     let ran = at(&["wait", "first", "second"]);
@@ -240,8 +245,10 @@ fn a_jobs_token_is_shown_on_request() {
 fn texts_of_others_do_not_control_the_terminal() {
     let daemon = Daemon::start(None);
     submit(&daemon, "first");
+    daemon.set(|jobs| jobs[0].state = "rejected".into());
     daemon.set(|jobs| jobs[0].reason = "\u{1b}]0;owned\u{7}\u{1b}[2J wait \u{202e}evil\r\n#".into());
-    for args in [&["jobs"][..], &["explain", "first"], &["cancel", "\u{1b}[2J"]] {
+    let wait = ["wait", "first", "--timeout", "1ms"];
+    for args in [&["jobs"][..], &["explain", "first"], &["cancel", "\u{1b}[2J"], &["nodes"], &wait] {
         let ran = trainmaster(&daemon.address, args);
         let shown = format!("{}{}", ran.out, ran.err);
         let moves = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';

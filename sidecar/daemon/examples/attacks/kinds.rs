@@ -136,7 +136,8 @@ async fn watchers(attacker: Attacker) {
     let mut held = Vec::new();
     for _ in 0..300 {
         let clients = attacker.clients(&attacker.read).await;
-        let answer = clients.jobs.clone().watch(v1::ListRequest { all: true, specs: false }).await;
+        let answer =
+            clients.jobs.clone().watch(v1::ListRequest { all: true, specs: false, ..v1::ListRequest::default() }).await;
         attacker.count(answer.as_ref());
         held.push((clients, answer));
     }
@@ -197,7 +198,13 @@ fn lists(attacker: Attacker, _: usize) -> Attacking {
         ready().await;
         let clients = attacker.clients(&attacker.read).await;
         loop {
-            attacker.count(clients.jobs.clone().list(v1::ListRequest { all: true, specs: false }).await);
+            attacker.count(
+                clients
+                    .jobs
+                    .clone()
+                    .list(v1::ListRequest { all: true, specs: false, ..v1::ListRequest::default() })
+                    .await,
+            );
         }
     })
 }

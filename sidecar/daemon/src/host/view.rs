@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use trainmaster_core::{Job, JobId, Role, Scheduler, ServerId, State, Verdict, text::shown};
+use trainmaster_core::{Job, JobId, Role, Scheduler, Server, ServerId, State, Verdict, reason::Reason, text::shown};
 use trainmaster_proto::{JOB_STATES, job_from_spec, job_state, job_status, mode_name, v1};
 
 use super::owner::Owner;
@@ -129,16 +129,41 @@ impl Overview {
     /// With `specs`, active jobs contain their specifications.
     pub(crate) fn list(&self, specs: bool, scope: &Scope) -> v1::ListReply {
         let ended = self.ended.iter().map(|job| &job.status).filter(|status| scope.sees_status(status)).cloned();
-        let active = self.state.jobs.values().filter(|job| scope.sees_job(job)).map(|job| {
-            let mut status = job_status(&self.state, job);
-            status.spec = specs.then(|| job_from_spec(&job.spec));
-            if let Some(text) = self.said.get(&job.id) {
-                status.reason.clone_from(text);
-            }
-            status
-        });
+        let active = self
+            .state
+            .jobs
+            .values()
+            .filter(|job| scope.sees_job(job))
+            .map(|job| v1::JobStatus { spec: specs.then(|| job_from_spec(&job.spec)), ..self.status(job) });
+        v1::ListReply { jobs: ended.chain(active).collect(), ..self.shell() }
+    }
+
+    /// Some jobs by number or name, as far as a caller sees them. O(names · (log jobs + ended jobs)).
+    pub(crate) fn some(&self, names: &[String], scope: &Scope) -> v1::ListReply {
+        let find = |name: &String| {
+            let active = self.state.find_job(name).filter(|job| scope.sees_job(job));
+            let ended = || {
+                let is_it = |status: &&v1::JobStatus| status.name == *name || status.job.to_string() == *name;
+                let ended = self.ended.iter().map(|job| &job.status).filter(|status| scope.sees_status(status));
+                ended.filter(is_it).max_by_key(|status| status.job).cloned()
+            };
+            active.map(|job| self.status(job)).or_else(ended)
+        };
+        v1::ListReply { jobs: names.iter().filter_map(find).collect(), ..self.shell() }
+    }
+
+    fn status(&self, job: &Job) -> v1::JobStatus {
+        let mut status = job_status(&self.state, job);
+        if let Some(text) = self.said.get(&job.id) {
+            status.reason.clone_from(text);
+        }
+        status
+    }
+
+    /// A list without jobs.
+    fn shell(&self) -> v1::ListReply {
         v1::ListReply {
-            jobs: ended.chain(active).collect(),
+            jobs: Vec::new(),
             decision: self.decision,
             engine: self.state.settings.engine.clone(),
             mode: mode_name(self.state.mode).to_owned(),
@@ -147,51 +172,54 @@ impl Overview {
         }
     }
 
-    /// The servers, with the jobs there that a caller sees. O(servers + slots, each with the log of the servers).
+    /// The servers, with the jobs there that a caller sees. O(servers · resource types + slots · log servers).
     pub(crate) fn servers(&self, scope: &Scope) -> v1::ServersReply {
-        let mut present: BTreeMap<ServerId, v1::ServerStatus> = self
-            .state
-            .present_servers()
-            .map(|server| {
-                let room = self.state.server_room(server.id);
-                let status = v1::ServerStatus {
-                    name: server.name.to_string(),
-                    manager: self.state.manager_of(server.id).unwrap_or_default().to_owned(),
-                    draining: server.draining,
-                    capacity: room.capacity.into_iter().collect(),
-                    foreign: room.foreign.into_iter().collect(),
-                    planned: room.planned.into_iter().collect(),
-                    free: room.free.into_iter().collect(),
-                    labels: server.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
-                    ..v1::ServerStatus::default()
-                };
-                (server.id, status)
-            })
-            .collect();
-        for job in self.state.jobs.values() {
-            let effective = self.state.effective(job);
-            let given = match &effective {
-                Verdict::Run(allocation) => Some(allocation),
-                _ => job.seen.allocation.as_ref(),
+        let status = |server: &Arc<Server>| {
+            let room = self.state.server_room(server.id);
+            let status = v1::ServerStatus {
+                name: server.name.to_string(),
+                manager: self.state.manager_of(server.id).unwrap_or_default().to_owned(),
+                draining: server.draining,
+                capacity: room.capacity.into_iter().collect(),
+                foreign: room.foreign.into_iter().collect(),
+                used: room.used.into_iter().collect(),
+                free: room.free.into_iter().collect(),
+                labels: server.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+                ..v1::ServerStatus::default()
             };
-            let sees = scope.sees_job(job);
-            for slot in given.into_iter().flat_map(|allocation| allocation.slots()) {
-                let Some(server) = present.get_mut(&slot.server) else { continue };
-                if !sees {
-                    server.other_slots += 1;
-                    continue;
+            (server.id, status)
+        };
+        let mut servers: BTreeMap<ServerId, v1::ServerStatus> = self.state.present_servers().map(status).collect();
+        let active = self.state.jobs.values().map(|job| (job, self.state.effective(job)));
+        // Jobs that have ended, but not all their programs.
+        let leaving = self.state.leaving_jobs().values().map(|job| (job, Verdict::Wait(Reason::NotConsidered)));
+        for (job, verdict) in active.chain(leaving) {
+            let planned = match &verdict {
+                Verdict::Run(allocation) => Some(allocation),
+                _ => None,
+            };
+            // Slots stay charged until their release is observed.
+            let mut there: BTreeMap<ServerId, [u32; 2]> = BTreeMap::new();
+            for allocation in [planned, job.seen.allocation.as_ref()].into_iter().flatten() {
+                let mut counts: BTreeMap<ServerId, [u32; 2]> = BTreeMap::new();
+                for slot in allocation.slots() {
+                    counts.entry(slot.server).or_default()[usize::from(slot.role == Role::Server)] += 1;
                 }
-                if server.jobs.last().is_none_or(|last| last.job != job.id.0) {
+                for (server, counts) in counts {
+                    let most = there.entry(server).or_default();
+                    *most = [most[0].max(counts[0]), most[1].max(counts[1])];
+                }
+            }
+            for (server, [workers, parameter_servers]) in there {
+                let Some(server) = servers.get_mut(&server) else { continue };
+                if scope.sees_job(job) {
                     let name = job.spec.name.clone();
-                    server.jobs.push(v1::ServerJob { job: job.id.0, name, workers: 0, servers: 0 });
-                }
-                let there = server.jobs.last_mut().expect("it was added");
-                match slot.role {
-                    Role::Worker => there.workers += 1,
-                    Role::Server => there.servers += 1,
+                    server.jobs.push(v1::ServerJob { job: job.id.0, name, workers, servers: parameter_servers });
+                } else {
+                    server.other_slots += workers + parameter_servers;
                 }
             }
         }
-        v1::ServersReply { servers: present.into_values().collect() }
+        v1::ServersReply { servers: servers.into_values().collect() }
     }
 }

@@ -6,6 +6,7 @@ use futures_util::{Stream, stream};
 use prost::Message;
 use tokio::{
     sync::{Mutex, watch},
+    task::spawn_blocking,
     time::sleep,
 };
 use tonic::{Request, Response, Status};
@@ -115,10 +116,17 @@ impl Jobs for JobsService {
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListReply>, Status> {
         let who = Who::of(&request)?;
-        let v1::ListRequest { all, specs } = request.into_inner();
+        let v1::ListRequest { all, specs, jobs } = request.into_inner();
         if specs && who.role == Role::Read {
             // Commands may contain secrets of the owner.
             return Err(Status::permission_denied("specs: a token to read doesn't show what was submitted"));
+        }
+        if !jobs.is_empty() {
+            if specs {
+                return Err(Status::invalid_argument("specs: isn't for single jobs"));
+            }
+            let overview = self.host.read(|view| view.overview(true)).await?;
+            return Ok(Response::new(overview.some(&jobs, &who.scope())));
         }
         Ok(Response::new(list(&self.host, all, specs, who.scope()).await?))
     }
@@ -126,7 +134,9 @@ impl Jobs for JobsService {
     async fn servers(&self, request: Request<v1::ServersRequest>) -> Result<Response<v1::ServersReply>, Status> {
         let scope = Who::of(&request)?.scope();
         let overview = self.host.read(|view| view.overview(false)).await?;
-        Ok(Response::new(overview.servers(&scope)))
+        // Thousands of servers take a while.
+        let reply = spawn_blocking(move || overview.servers(&scope)).await;
+        reply.map(Response::new).map_err(|error| Status::internal(error.to_string()))
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainReply>, Status> {

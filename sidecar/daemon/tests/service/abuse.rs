@@ -25,7 +25,9 @@ async fn watchers_that_never_read_are_counted_and_block_no_others() {
     let manager = FakeManager::attach(&clients, "fake", servers(1, 4)).await;
     let reader = clients.token("reader", v1::TokenRole::Read, "").await;
     let readers = Clients::at(daemon.url(), Some(&reader)).await;
-    let watch = || async { readers.jobs.clone().watch(v1::ListRequest { all: true, specs: false }).await };
+    let watch = || async {
+        readers.jobs.clone().watch(v1::ListRequest { all: true, specs: false, ..v1::ListRequest::default() }).await
+    };
     let mut unread = Vec::new();
     let refused = loop {
         match watch().await {

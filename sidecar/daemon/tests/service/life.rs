@@ -228,8 +228,13 @@ async fn a_dry_run_changes_nothing_and_a_watch_streams_changes() {
     let daemon = Daemon::start(config(folder.path())).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let _manager = FakeManager::attach(&clients, "fake", servers(1, 2)).await;
-    let mut watch =
-        clients.jobs.clone().watch(v1::ListRequest { all: false, specs: false }).await.unwrap().into_inner();
+    let mut watch = clients
+        .jobs
+        .clone()
+        .watch(v1::ListRequest { all: false, specs: false, ..v1::ListRequest::default() })
+        .await
+        .unwrap()
+        .into_inner();
     assert!(watch.message().await.unwrap().unwrap().jobs.is_empty());
     clients.submit(&spec("one")).await.unwrap();
     loop {
@@ -297,7 +302,7 @@ async fn a_job_with_an_external_id_exists_once() {
     assert_eq!(from(&clients, "one", &external).await.unwrap().job, first.job);
     assert_eq!(clients.job("one").await.unwrap().external.as_ref(), Some(&external));
     // The list contains the submitted job if requested.
-    let told = v1::ListRequest { all: true, specs: true };
+    let told = v1::ListRequest { all: true, specs: true, ..v1::ListRequest::default() };
     let told = clients.jobs.clone().list(told).await.unwrap().into_inner();
     assert_eq!(told.jobs[0].spec, Some(job_from_spec(&spec("one"))));
     assert_eq!(clients.job("one").await.unwrap().spec, None);

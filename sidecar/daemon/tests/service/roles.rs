@@ -82,8 +82,9 @@ async fn servers_show_jobs_only_to_those_who_see_them() {
     let sum = |servers: &[v1::ServerStatus], part: fn(&v1::ServerStatus) -> &std::collections::HashMap<String, i64>| {
         servers.iter().map(|server| part(server).get("gpu").copied().unwrap_or(0)).sum::<i64>()
     };
-    let (capacity, planned) = (sum(&all, |server| &server.capacity), sum(&all, |server| &server.planned));
-    assert_eq!((capacity, sum(&all, |server| &server.free) + planned), (4000, 4000));
+    let (capacity, used) = (sum(&all, |server| &server.capacity), sum(&all, |server| &server.used));
+    assert_eq!((capacity, sum(&all, |server| &server.free) + used), (4000, 4000));
+    assert!(used > 0);
     let slots: u32 = all.iter().flat_map(|server| &server.jobs).map(|job| job.workers + job.servers).sum();
     assert_eq!(slots as usize, site.job.slots.len());
     assert!(all.iter().flat_map(|server| &server.jobs).all(|job| job.name == "theirs"));
@@ -93,7 +94,7 @@ async fn servers_show_jobs_only_to_those_who_see_them() {
         let theirs = servers(kind).await;
         assert!(theirs.iter().all(|server| server.jobs.is_empty()), "{kind} doesn't see the job");
         assert_eq!(theirs.iter().map(|server| server.other_slots).sum::<u32>(), slots);
-        assert_eq!(sum(&theirs, |server| &server.free), capacity - planned, "what is free is no secret");
+        assert_eq!(sum(&theirs, |server| &server.free), capacity - used, "what is free is no secret");
     }
     site.daemon.stop().await;
 }
@@ -279,7 +280,8 @@ async fn a_jobs_token_reports_for_that_job_and_a_readers_sees_no_commands() {
     assert_eq!(feed.report(report(&second)).await.unwrap_err().code(), Code::Unauthenticated);
     assert!(feed.report(report(&site.job)).await.is_ok());
     let reader = site.clients("read").await;
-    let specs = reader.jobs.clone().list(v1::ListRequest { all: true, specs: true }).await;
+    let specs =
+        reader.jobs.clone().list(v1::ListRequest { all: true, specs: true, ..v1::ListRequest::default() }).await;
     assert_eq!(specs.unwrap_err().code(), Code::PermissionDenied);
     assert_eq!(reader.list().await.jobs.len(), 2);
     let status = reader.status().await;

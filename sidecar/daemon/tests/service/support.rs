@@ -140,7 +140,12 @@ impl Clients {
     }
 
     pub(crate) async fn list(&self) -> v1::ListReply {
-        self.jobs.clone().list(v1::ListRequest { all: true, specs: false }).await.unwrap().into_inner()
+        self.jobs
+            .clone()
+            .list(v1::ListRequest { all: true, specs: false, ..v1::ListRequest::default() })
+            .await
+            .unwrap()
+            .into_inner()
     }
 
     pub(crate) async fn job(&self, name: &str) -> Option<v1::JobStatus> {

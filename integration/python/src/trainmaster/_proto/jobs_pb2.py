@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from . import job_pb2 as trainmaster_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19trainmaster/v1/jobs.proto\x12\x0etrainmaster.v1\x1a\x18trainmaster/v1/job.proto\"_\n\rSubmitRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.trainmaster.v1.Job\x12,\n\x08\x65xternal\x18\x02 \x01(\x0b\x32\x1a.trainmaster.v1.ExternalId\"l\n\x0bSubmitReply\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\r\n\x05token\x18\x02 \x01(\t\x12\x1d\n\x10next_decision_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05notes\x18\x04 \x03(\tB\x13\n\x11_next_decision_ms\"\x1c\n\rCancelRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"\"\n\x0b\x43\x61ncelReply\x12\x13\n\x0bnot_written\x18\x01 \x01(\t\"+\n\x0cPauseRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06resume\x18\x02 \x01(\x08\"!\n\nPauseReply\x12\x13\n\x0bnot_written\x18\x01 \x01(\t\")\n\x0bListRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\x12\r\n\x05specs\x18\x02 \x01(\x08\"\xaa\x01\n\tListReply\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.trainmaster.v1.JobStatus\x12\x10\n\x08\x64\x65\x63ision\x18\x02 \x01(\x04\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x0c\n\x04mode\x18\x04 \x01(\t\x12\x1d\n\x10next_decision_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08\x66\x61llback\x18\x06 \x01(\tB\x13\n\x11_next_decision_ms\"\x86\x06\n\tJobStatus\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0f\n\x07workers\x18\x07 \x01(\r\x12\x0f\n\x07servers\x18\x08 \x01(\r\x12\x0c\n\x04step\x18\t \x01(\x04\x12\r\n\x05\x65poch\x18\n \x01(\r\x12\x11\n\x04loss\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10predicted_epochs\x18\x0c \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rpredicted_low\x18\r \x01(\x01H\x02\x88\x01\x01\x12\x1b\n\x0epredicted_high\x18\x0e \x01(\x01H\x03\x88\x01\x01\x12\x19\n\x0cremaining_ms\x18\x0f \x01(\x03H\x04\x88\x01\x01\x12\x14\n\x0csubmitted_ms\x18\x10 \x01(\x03\x12\x17\n\nstarted_ms\x18\x11 \x01(\x03H\x05\x88\x01\x01\x12\x15\n\x08\x65nded_ms\x18\x12 \x01(\x03H\x06\x88\x01\x01\x12\x13\n\x0bincarnation\x18\x13 \x01(\r\x12\x10\n\x08revision\x18\x14 \x01(\r\x12\x12\n\x05speed\x18\x15 \x01(\x01H\x07\x88\x01\x01\x12#\n\x05slots\x18\x16 \x03(\x0b\x32\x14.trainmaster.v1.Slot\x12\x10\n\x08rescales\x18\x17 \x01(\r\x12\x12\n\nrestart_ms\x18\x18 \x01(\x03\x12\x12\n\nmax_epochs\x18\x19 \x01(\r\x12\x1c\n\x0fpredicted_speed\x18\x1a \x01(\x01H\x08\x88\x01\x01\x12,\n\x08\x65xternal\x18\x1b \x01(\x0b\x32\x1a.trainmaster.v1.ExternalId\x12!\n\x04spec\x18\x1c \x01(\x0b\x32\x13.trainmaster.v1.JobB\x07\n\x05_lossB\x13\n\x11_predicted_epochsB\x10\n\x0e_predicted_lowB\x11\n\x0f_predicted_highB\x0f\n\r_remaining_msB\r\n\x0b_started_msB\x0b\n\t_ended_msB\x08\n\x06_speedB\x12\n\x10_predicted_speed\"\x1d\n\x0e\x45xplainRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"+\n\x0c\x45xplainReply\x12\r\n\x05lines\x18\x01 \x03(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\"\x10\n\x0eServersRequest\"=\n\x0cServersReply\x12-\n\x07servers\x18\x01 \x03(\x0b\x32\x1c.trainmaster.v1.ServerStatus\"\x90\x05\n\x0cServerStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07manager\x18\x02 \x01(\t\x12\x10\n\x08\x64raining\x18\x03 \x01(\x08\x12<\n\x08\x63\x61pacity\x18\x04 \x03(\x0b\x32*.trainmaster.v1.ServerStatus.CapacityEntry\x12:\n\x07\x66oreign\x18\x05 \x03(\x0b\x32).trainmaster.v1.ServerStatus.ForeignEntry\x12:\n\x07planned\x18\x06 \x03(\x0b\x32).trainmaster.v1.ServerStatus.PlannedEntry\x12\x34\n\x04\x66ree\x18\x07 \x03(\x0b\x32&.trainmaster.v1.ServerStatus.FreeEntry\x12\x38\n\x06labels\x18\x08 \x03(\x0b\x32(.trainmaster.v1.ServerStatus.LabelsEntry\x12\'\n\x04jobs\x18\t \x03(\x0b\x32\x19.trainmaster.v1.ServerJob\x12\x13\n\x0bother_slots\x18\n \x01(\r\x1a/\n\rCapacityEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0c\x46oreignEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0cPlannedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a+\n\tFreeEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"H\n\tServerJob\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\r\x12\x0f\n\x07servers\x18\x04 \x01(\r2\xea\x03\n\x04Jobs\x12\x44\n\x06Submit\x12\x1d.trainmaster.v1.SubmitRequest\x1a\x1b.trainmaster.v1.SubmitReply\x12\x44\n\x06\x43\x61ncel\x12\x1d.trainmaster.v1.CancelRequest\x1a\x1b.trainmaster.v1.CancelReply\x12\x41\n\x05Pause\x12\x1c.trainmaster.v1.PauseRequest\x1a\x1a.trainmaster.v1.PauseReply\x12>\n\x04List\x12\x1b.trainmaster.v1.ListRequest\x1a\x19.trainmaster.v1.ListReply\x12G\n\x07\x45xplain\x12\x1e.trainmaster.v1.ExplainRequest\x1a\x1c.trainmaster.v1.ExplainReply\x12\x41\n\x05Watch\x12\x1b.trainmaster.v1.ListRequest\x1a\x19.trainmaster.v1.ListReply0\x01\x12G\n\x07Servers\x12\x1e.trainmaster.v1.ServersRequest\x1a\x1c.trainmaster.v1.ServersReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19trainmaster/v1/jobs.proto\x12\x0etrainmaster.v1\x1a\x18trainmaster/v1/job.proto\"_\n\rSubmitRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.trainmaster.v1.Job\x12,\n\x08\x65xternal\x18\x02 \x01(\x0b\x32\x1a.trainmaster.v1.ExternalId\"l\n\x0bSubmitReply\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\r\n\x05token\x18\x02 \x01(\t\x12\x1d\n\x10next_decision_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05notes\x18\x04 \x03(\tB\x13\n\x11_next_decision_ms\"\x1c\n\rCancelRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"\"\n\x0b\x43\x61ncelReply\x12\x13\n\x0bnot_written\x18\x01 \x01(\t\"+\n\x0cPauseRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06resume\x18\x02 \x01(\x08\"!\n\nPauseReply\x12\x13\n\x0bnot_written\x18\x01 \x01(\t\"7\n\x0bListRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\x12\r\n\x05specs\x18\x02 \x01(\x08\x12\x0c\n\x04jobs\x18\x03 \x03(\t\"\xaa\x01\n\tListReply\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.trainmaster.v1.JobStatus\x12\x10\n\x08\x64\x65\x63ision\x18\x02 \x01(\x04\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x0c\n\x04mode\x18\x04 \x01(\t\x12\x1d\n\x10next_decision_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08\x66\x61llback\x18\x06 \x01(\tB\x13\n\x11_next_decision_ms\"\x94\x06\n\tJobStatus\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0f\n\x07workers\x18\x07 \x01(\r\x12\x0f\n\x07servers\x18\x08 \x01(\r\x12\x0c\n\x04step\x18\t \x01(\x04\x12\r\n\x05\x65poch\x18\n \x01(\r\x12\x11\n\x04loss\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10predicted_epochs\x18\x0c \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rpredicted_low\x18\r \x01(\x01H\x02\x88\x01\x01\x12\x1b\n\x0epredicted_high\x18\x0e \x01(\x01H\x03\x88\x01\x01\x12\x19\n\x0cremaining_ms\x18\x0f \x01(\x03H\x04\x88\x01\x01\x12\x14\n\x0csubmitted_ms\x18\x10 \x01(\x03\x12\x17\n\nstarted_ms\x18\x11 \x01(\x03H\x05\x88\x01\x01\x12\x15\n\x08\x65nded_ms\x18\x12 \x01(\x03H\x06\x88\x01\x01\x12\x13\n\x0bincarnation\x18\x13 \x01(\r\x12\x10\n\x08revision\x18\x14 \x01(\r\x12\x12\n\x05speed\x18\x15 \x01(\x01H\x07\x88\x01\x01\x12#\n\x05slots\x18\x16 \x03(\x0b\x32\x14.trainmaster.v1.Slot\x12\x10\n\x08rescales\x18\x17 \x01(\r\x12\x12\n\nrestart_ms\x18\x18 \x01(\x03\x12\x12\n\nmax_epochs\x18\x19 \x01(\r\x12\x1c\n\x0fpredicted_speed\x18\x1a \x01(\x01H\x08\x88\x01\x01\x12,\n\x08\x65xternal\x18\x1b \x01(\x0b\x32\x1a.trainmaster.v1.ExternalId\x12!\n\x04spec\x18\x1c \x01(\x0b\x32\x13.trainmaster.v1.Job\x12\x0c\n\x04held\x18\x1d \x01(\x08\x42\x07\n\x05_lossB\x13\n\x11_predicted_epochsB\x10\n\x0e_predicted_lowB\x11\n\x0f_predicted_highB\x0f\n\r_remaining_msB\r\n\x0b_started_msB\x0b\n\t_ended_msB\x08\n\x06_speedB\x12\n\x10_predicted_speed\"\x1d\n\x0e\x45xplainRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"+\n\x0c\x45xplainReply\x12\r\n\x05lines\x18\x01 \x03(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\"\x10\n\x0eServersRequest\"=\n\x0cServersReply\x12-\n\x07servers\x18\x01 \x03(\x0b\x32\x1c.trainmaster.v1.ServerStatus\"\x87\x05\n\x0cServerStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07manager\x18\x02 \x01(\t\x12\x10\n\x08\x64raining\x18\x03 \x01(\x08\x12<\n\x08\x63\x61pacity\x18\x04 \x03(\x0b\x32*.trainmaster.v1.ServerStatus.CapacityEntry\x12:\n\x07\x66oreign\x18\x05 \x03(\x0b\x32).trainmaster.v1.ServerStatus.ForeignEntry\x12\x34\n\x04used\x18\x06 \x03(\x0b\x32&.trainmaster.v1.ServerStatus.UsedEntry\x12\x34\n\x04\x66ree\x18\x07 \x03(\x0b\x32&.trainmaster.v1.ServerStatus.FreeEntry\x12\x38\n\x06labels\x18\x08 \x03(\x0b\x32(.trainmaster.v1.ServerStatus.LabelsEntry\x12\'\n\x04jobs\x18\t \x03(\x0b\x32\x19.trainmaster.v1.ServerJob\x12\x13\n\x0bother_slots\x18\n \x01(\r\x1a/\n\rCapacityEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0c\x46oreignEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a+\n\tUsedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a+\n\tFreeEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"H\n\tServerJob\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\r\x12\x0f\n\x07servers\x18\x04 \x01(\r2\xea\x03\n\x04Jobs\x12\x44\n\x06Submit\x12\x1d.trainmaster.v1.SubmitRequest\x1a\x1b.trainmaster.v1.SubmitReply\x12\x44\n\x06\x43\x61ncel\x12\x1d.trainmaster.v1.CancelRequest\x1a\x1b.trainmaster.v1.CancelReply\x12\x41\n\x05Pause\x12\x1c.trainmaster.v1.PauseRequest\x1a\x1a.trainmaster.v1.PauseReply\x12>\n\x04List\x12\x1b.trainmaster.v1.ListRequest\x1a\x19.trainmaster.v1.ListReply\x12G\n\x07\x45xplain\x12\x1e.trainmaster.v1.ExplainRequest\x1a\x1c.trainmaster.v1.ExplainReply\x12\x41\n\x05Watch\x12\x1b.trainmaster.v1.ListRequest\x1a\x19.trainmaster.v1.ListReply0\x01\x12G\n\x07Servers\x12\x1e.trainmaster.v1.ServersRequest\x1a\x1c.trainmaster.v1.ServersReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -26,8 +26,8 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_SERVERSTATUS_CAPACITYENTRY']._serialized_options = b'8\001'
   _globals['_SERVERSTATUS_FOREIGNENTRY']._options = None
   _globals['_SERVERSTATUS_FOREIGNENTRY']._serialized_options = b'8\001'
-  _globals['_SERVERSTATUS_PLANNEDENTRY']._options = None
-  _globals['_SERVERSTATUS_PLANNEDENTRY']._serialized_options = b'8\001'
+  _globals['_SERVERSTATUS_USEDENTRY']._options = None
+  _globals['_SERVERSTATUS_USEDENTRY']._serialized_options = b'8\001'
   _globals['_SERVERSTATUS_FREEENTRY']._options = None
   _globals['_SERVERSTATUS_FREEENTRY']._serialized_options = b'8\001'
   _globals['_SERVERSTATUS_LABELSENTRY']._options = None
@@ -45,33 +45,33 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_PAUSEREPLY']._serialized_start=389
   _globals['_PAUSEREPLY']._serialized_end=422
   _globals['_LISTREQUEST']._serialized_start=424
-  _globals['_LISTREQUEST']._serialized_end=465
-  _globals['_LISTREPLY']._serialized_start=468
-  _globals['_LISTREPLY']._serialized_end=638
-  _globals['_JOBSTATUS']._serialized_start=641
-  _globals['_JOBSTATUS']._serialized_end=1415
-  _globals['_EXPLAINREQUEST']._serialized_start=1417
-  _globals['_EXPLAINREQUEST']._serialized_end=1446
-  _globals['_EXPLAINREPLY']._serialized_start=1448
-  _globals['_EXPLAINREPLY']._serialized_end=1491
-  _globals['_SERVERSREQUEST']._serialized_start=1493
-  _globals['_SERVERSREQUEST']._serialized_end=1509
-  _globals['_SERVERSREPLY']._serialized_start=1511
-  _globals['_SERVERSREPLY']._serialized_end=1572
-  _globals['_SERVERSTATUS']._serialized_start=1575
-  _globals['_SERVERSTATUS']._serialized_end=2231
-  _globals['_SERVERSTATUS_CAPACITYENTRY']._serialized_start=1996
-  _globals['_SERVERSTATUS_CAPACITYENTRY']._serialized_end=2043
-  _globals['_SERVERSTATUS_FOREIGNENTRY']._serialized_start=2045
-  _globals['_SERVERSTATUS_FOREIGNENTRY']._serialized_end=2091
-  _globals['_SERVERSTATUS_PLANNEDENTRY']._serialized_start=2093
-  _globals['_SERVERSTATUS_PLANNEDENTRY']._serialized_end=2139
-  _globals['_SERVERSTATUS_FREEENTRY']._serialized_start=2141
-  _globals['_SERVERSTATUS_FREEENTRY']._serialized_end=2184
-  _globals['_SERVERSTATUS_LABELSENTRY']._serialized_start=2186
-  _globals['_SERVERSTATUS_LABELSENTRY']._serialized_end=2231
-  _globals['_SERVERJOB']._serialized_start=2233
-  _globals['_SERVERJOB']._serialized_end=2305
-  _globals['_JOBS']._serialized_start=2308
-  _globals['_JOBS']._serialized_end=2798
+  _globals['_LISTREQUEST']._serialized_end=479
+  _globals['_LISTREPLY']._serialized_start=482
+  _globals['_LISTREPLY']._serialized_end=652
+  _globals['_JOBSTATUS']._serialized_start=655
+  _globals['_JOBSTATUS']._serialized_end=1443
+  _globals['_EXPLAINREQUEST']._serialized_start=1445
+  _globals['_EXPLAINREQUEST']._serialized_end=1474
+  _globals['_EXPLAINREPLY']._serialized_start=1476
+  _globals['_EXPLAINREPLY']._serialized_end=1519
+  _globals['_SERVERSREQUEST']._serialized_start=1521
+  _globals['_SERVERSREQUEST']._serialized_end=1537
+  _globals['_SERVERSREPLY']._serialized_start=1539
+  _globals['_SERVERSREPLY']._serialized_end=1600
+  _globals['_SERVERSTATUS']._serialized_start=1603
+  _globals['_SERVERSTATUS']._serialized_end=2250
+  _globals['_SERVERSTATUS_CAPACITYENTRY']._serialized_start=2018
+  _globals['_SERVERSTATUS_CAPACITYENTRY']._serialized_end=2065
+  _globals['_SERVERSTATUS_FOREIGNENTRY']._serialized_start=2067
+  _globals['_SERVERSTATUS_FOREIGNENTRY']._serialized_end=2113
+  _globals['_SERVERSTATUS_USEDENTRY']._serialized_start=2115
+  _globals['_SERVERSTATUS_USEDENTRY']._serialized_end=2158
+  _globals['_SERVERSTATUS_FREEENTRY']._serialized_start=2160
+  _globals['_SERVERSTATUS_FREEENTRY']._serialized_end=2203
+  _globals['_SERVERSTATUS_LABELSENTRY']._serialized_start=2205
+  _globals['_SERVERSTATUS_LABELSENTRY']._serialized_end=2250
+  _globals['_SERVERJOB']._serialized_start=2252
+  _globals['_SERVERJOB']._serialized_end=2324
+  _globals['_JOBS']._serialized_start=2327
+  _globals['_JOBS']._serialized_end=2817
 # @@protoc_insertion_point(module_scope)

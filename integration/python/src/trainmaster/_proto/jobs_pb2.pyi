@@ -53,12 +53,14 @@ class PauseReply(_message.Message):
     def __init__(self, not_written: _Optional[str] = ...) -> None: ...
 
 class ListRequest(_message.Message):
-    __slots__ = ("all", "specs")
+    __slots__ = ("all", "specs", "jobs")
     ALL_FIELD_NUMBER: _ClassVar[int]
     SPECS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
     all: bool
     specs: bool
-    def __init__(self, all: bool = ..., specs: bool = ...) -> None: ...
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, all: bool = ..., specs: bool = ..., jobs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListReply(_message.Message):
     __slots__ = ("jobs", "decision", "engine", "mode", "next_decision_ms", "fallback")
@@ -77,7 +79,7 @@ class ListReply(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., decision: _Optional[int] = ..., engine: _Optional[str] = ..., mode: _Optional[str] = ..., next_decision_ms: _Optional[int] = ..., fallback: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "name", "tenant", "queue", "state", "reason", "workers", "servers", "step", "epoch", "loss", "predicted_epochs", "predicted_low", "predicted_high", "remaining_ms", "submitted_ms", "started_ms", "ended_ms", "incarnation", "revision", "speed", "slots", "rescales", "restart_ms", "max_epochs", "predicted_speed", "external", "spec")
+    __slots__ = ("job", "name", "tenant", "queue", "state", "reason", "workers", "servers", "step", "epoch", "loss", "predicted_epochs", "predicted_low", "predicted_high", "remaining_ms", "submitted_ms", "started_ms", "ended_ms", "incarnation", "revision", "speed", "slots", "rescales", "restart_ms", "max_epochs", "predicted_speed", "external", "spec", "held")
     JOB_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +108,7 @@ class JobStatus(_message.Message):
     PREDICTED_SPEED_FIELD_NUMBER: _ClassVar[int]
     EXTERNAL_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     job: int
     name: str
     tenant: str
@@ -134,7 +137,8 @@ class JobStatus(_message.Message):
     predicted_speed: float
     external: _job_pb2.ExternalId
     spec: _job_pb2.Job
-    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., workers: _Optional[int] = ..., servers: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., loss: _Optional[float] = ..., predicted_epochs: _Optional[float] = ..., predicted_low: _Optional[float] = ..., predicted_high: _Optional[float] = ..., remaining_ms: _Optional[int] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., speed: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., rescales: _Optional[int] = ..., restart_ms: _Optional[int] = ..., max_epochs: _Optional[int] = ..., predicted_speed: _Optional[float] = ..., external: _Optional[_Union[_job_pb2.ExternalId, _Mapping]] = ..., spec: _Optional[_Union[_job_pb2.Job, _Mapping]] = ...) -> None: ...
+    held: bool
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., workers: _Optional[int] = ..., servers: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., loss: _Optional[float] = ..., predicted_epochs: _Optional[float] = ..., predicted_low: _Optional[float] = ..., predicted_high: _Optional[float] = ..., remaining_ms: _Optional[int] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., speed: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., rescales: _Optional[int] = ..., restart_ms: _Optional[int] = ..., max_epochs: _Optional[int] = ..., predicted_speed: _Optional[float] = ..., external: _Optional[_Union[_job_pb2.ExternalId, _Mapping]] = ..., spec: _Optional[_Union[_job_pb2.Job, _Mapping]] = ..., held: bool = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ("job",)
@@ -161,7 +165,7 @@ class ServersReply(_message.Message):
     def __init__(self, servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
-    __slots__ = ("name", "manager", "draining", "capacity", "foreign", "planned", "free", "labels", "jobs", "other_slots")
+    __slots__ = ("name", "manager", "draining", "capacity", "foreign", "used", "free", "labels", "jobs", "other_slots")
     class CapacityEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -176,7 +180,7 @@ class ServerStatus(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-    class PlannedEntry(_message.Message):
+    class UsedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -202,7 +206,7 @@ class ServerStatus(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_FIELD_NUMBER: _ClassVar[int]
-    PLANNED_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
@@ -212,12 +216,12 @@ class ServerStatus(_message.Message):
     draining: bool
     capacity: _containers.ScalarMap[str, int]
     foreign: _containers.ScalarMap[str, int]
-    planned: _containers.ScalarMap[str, int]
+    used: _containers.ScalarMap[str, int]
     free: _containers.ScalarMap[str, int]
     labels: _containers.ScalarMap[str, str]
     jobs: _containers.RepeatedCompositeFieldContainer[ServerJob]
     other_slots: int
-    def __init__(self, name: _Optional[str] = ..., manager: _Optional[str] = ..., draining: bool = ..., capacity: _Optional[_Mapping[str, int]] = ..., foreign: _Optional[_Mapping[str, int]] = ..., planned: _Optional[_Mapping[str, int]] = ..., free: _Optional[_Mapping[str, int]] = ..., labels: _Optional[_Mapping[str, str]] = ..., jobs: _Optional[_Iterable[_Union[ServerJob, _Mapping]]] = ..., other_slots: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., manager: _Optional[str] = ..., draining: bool = ..., capacity: _Optional[_Mapping[str, int]] = ..., foreign: _Optional[_Mapping[str, int]] = ..., used: _Optional[_Mapping[str, int]] = ..., free: _Optional[_Mapping[str, int]] = ..., labels: _Optional[_Mapping[str, str]] = ..., jobs: _Optional[_Iterable[_Union[ServerJob, _Mapping]]] = ..., other_slots: _Optional[int] = ...) -> None: ...
 
 class ServerJob(_message.Message):
     __slots__ = ("job", "name", "workers", "servers")
