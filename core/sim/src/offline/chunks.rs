@@ -94,9 +94,8 @@ struct Task {
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use trainmaster_core::{
-///     Span, Time, sim::offline::relaxed, job::{Dataset, JobSpec, Slots}, server::ServerSpec, solver,
-/// };
+/// use trainmaster_core::{Span, Time, job::{Dataset, JobSpec, Slots}, server::ServerSpec, solver};
+/// use trainmaster_sim::offline::relaxed;
 /// let mut job = JobSpec::minimal("a");
 /// job.worker.demand = BTreeMap::from([("gpu".into(), 1000)]);
 /// // A chunk trains for 2 · 3 · 600 s, an hour.

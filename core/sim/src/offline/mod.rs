@@ -76,7 +76,8 @@ impl Instance {
 /// The solver failed. A search without a result isn't an error: it returns the empty schedule and the bound.
 ///
 /// ```
-/// use trainmaster_core::{sim::offline::{solve, Host, Instance, Task}, resources::{Amounts, GPU}, solver};
+/// use trainmaster_core::{resources::{Amounts, GPU}, solver};
+/// use trainmaster_sim::offline::{solve, Host, Instance, Task};
 /// let gpus = |count: i64| Amounts::of(&[(GPU, 1000 * count)]);
 /// // Two jobs of three worker-slots each, both worth 10 less 4 a slot, on two GPUs: one after the other.
 /// let task = Task {
