@@ -184,8 +184,11 @@ impl Show for Nodes {
         };
         let (free, all) = (sum(|node| &node.free), sum(|node| &node.capacity));
         let nodes = if self.nodes.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", self.nodes.len()) };
-        let (free, all) = (Unit::Milli.format(free), Unit::Milli.format(all));
-        format!("{}\n\n{nodes}; {free} of {all} GPUs free", sheet.on(paper))
+        let gpus = match all {
+            0 => "no GPUs".to_owned(),
+            all => format!("{} of {} GPUs free", Unit::Milli.format(free), Unit::Milli.format(all)),
+        };
+        format!("{}\n\n{nodes}; {gpus}", sheet.on(paper))
     }
 }
 
