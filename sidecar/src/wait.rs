@@ -24,7 +24,7 @@ const SHOWN: usize = 500;
 #[derive(Args, Debug)]
 pub(crate) struct WaitArgs {
     /// Names or numbers of jobs, also of ended ones that are still kept
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB", num_args = 1..=1000)]
     jobs: Vec<String>,
     /// Give up after this time, such as 30m
     #[arg(long, value_name = "DURATION", value_parser = duration)]

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use trainmaster_core::{Job, JobId, Role, Scheduler, Server, ServerId, State, Verdict, reason::Reason, text::shown};
+use trainmaster_core::{Job, JobId, Role, Scheduler, Server, ServerId, State, Verdict, text::shown};
 use trainmaster_proto::{JOB_STATES, job_from_spec, job_state, job_status, mode_name, v1};
 
 use super::owner::Owner;
@@ -138,18 +138,29 @@ impl Overview {
         v1::ListReply { jobs: ended.chain(active).collect(), ..self.shell() }
     }
 
-    /// Some jobs by number or name, as far as a caller sees them. O(names · (log jobs + ended jobs)).
+    /// Some jobs by number or name, each once, as far as a caller sees them. O(names · log jobs + ended jobs).
     pub(crate) fn some(&self, names: &[String], scope: &Scope) -> v1::ListReply {
-        let find = |name: &String| {
-            let active = self.state.find_job(name).filter(|job| scope.sees_job(job));
-            let ended = || {
-                let is_it = |status: &&v1::JobStatus| status.name == *name || status.job.to_string() == *name;
-                let ended = self.ended.iter().map(|job| &job.status).filter(|status| scope.sees_status(status));
-                ended.filter(is_it).max_by_key(|status| status.job).cloned()
-            };
-            active.map(|job| self.status(job)).or_else(ended)
-        };
-        v1::ListReply { jobs: names.iter().filter_map(find).collect(), ..self.shell() }
+        let ended = || self.ended.iter().map(|job| &job.status).filter(|status| scope.sees_status(status));
+        let by_number: HashMap<u64, &v1::JobStatus> = ended().map(|status| (status.job, status)).collect();
+        let mut by_name: HashMap<&str, &v1::JobStatus> = HashMap::new();
+        for status in ended() {
+            let newest = by_name.entry(&status.name).or_insert(status);
+            if status.job > newest.job {
+                *newest = status;
+            }
+        }
+        let mut found = BTreeMap::new();
+        for name in names {
+            if let Some(job) = self.state.find_job(name).filter(|job| scope.sees_job(job)) {
+                found.entry(job.id.0).or_insert_with(|| self.status(job));
+                continue;
+            }
+            let number = name.parse().ok().and_then(|number: u64| by_number.get(&number));
+            if let Some(&status) = number.or_else(|| by_name.get(name.as_str())) {
+                found.entry(status.job).or_insert_with(|| status.clone());
+            }
+        }
+        v1::ListReply { jobs: found.into_values().collect(), ..self.shell() }
     }
 
     fn status(&self, job: &Job) -> v1::JobStatus {
@@ -190,12 +201,12 @@ impl Overview {
             (server.id, status)
         };
         let mut servers: BTreeMap<ServerId, v1::ServerStatus> = self.state.present_servers().map(status).collect();
-        let active = self.state.jobs.values().map(|job| (job, self.state.effective(job)));
+        let active = self.state.jobs.values().map(|job| (job, Some(self.state.effective(job))));
         // Jobs that have ended, but not all their programs.
-        let leaving = self.state.leaving_jobs().values().map(|job| (job, Verdict::Wait(Reason::NotConsidered)));
+        let leaving = self.state.leaving_jobs().values().map(|job| (job, None));
         for (job, verdict) in active.chain(leaving) {
             let planned = match &verdict {
-                Verdict::Run(allocation) => Some(allocation),
+                Some(Verdict::Run(allocation)) => Some(allocation),
                 _ => None,
             };
             // Slots stay charged until their release is observed.

@@ -30,6 +30,9 @@ use crate::{
 /// Minimum interval between a watcher's updates.
 const PACE: Duration = Duration::from_millis(100);
 
+/// Maximum number of jobs that a list is limited to.
+const MOST_NAMED: usize = 1000;
+
 /// Serves `trainmaster.v1.Jobs`.
 #[derive(Clone)]
 pub(crate) struct JobsService {
@@ -122,6 +125,9 @@ impl Jobs for JobsService {
             return Err(Status::permission_denied("specs: a token to read doesn't show what was submitted"));
         }
         if !jobs.is_empty() {
+            if jobs.len() > MOST_NAMED {
+                return Err(Status::invalid_argument(format!("jobs: {} must be at most {MOST_NAMED}", jobs.len())));
+            }
             if specs {
                 return Err(Status::invalid_argument("specs: isn't for single jobs"));
             }

@@ -99,6 +99,36 @@ async fn servers_show_jobs_only_to_those_who_see_them() {
     site.daemon.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_named_jobs_has_each_once_and_only_visible_ones() {
+    let site = Site::start().await;
+    let ended = site.admin.submit(&spec("gone")).await.unwrap().job;
+    site.admin.jobs.clone().cancel(v1::CancelRequest { job: "gone".into() }).await.unwrap();
+    let again = site.admin.submit(&spec("gone")).await.unwrap().job;
+    let list = async |kind: &str, names: Vec<String>| {
+        let request = v1::ListRequest { jobs: names, ..v1::ListRequest::default() };
+        let reply = site.clients(kind).await.jobs.list(request).await;
+        reply.map(|reply| reply.into_inner().jobs.iter().map(|job| job.job).collect::<Vec<_>>())
+    };
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let theirs = site.job.job;
+    // The worst that a request can have: as many names as are allowed, of one job.
+    assert_eq!(list("admin", vec!["theirs".into(); 1000]).await.unwrap(), [theirs]);
+    let refused = list("admin", vec!["x".into(); 1001]).await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, "jobs: 1001 must be at most 1000"));
+    assert_eq!(
+        list("admin", names(&["gone", "nope", "theirs"])).await.unwrap(),
+        [theirs, again],
+        "the newest of a name"
+    );
+    assert_eq!(list("admin", vec![ended.to_string(), again.to_string()]).await.unwrap(), [ended, again]);
+    for kind in ["submit", "manager"] {
+        let all = vec!["theirs".to_owned(), theirs.to_string(), ended.to_string()];
+        assert!(list(kind, all).await.unwrap().is_empty(), "{kind}");
+    }
+    site.daemon.stop().await;
+}
+
 const REFUSED: [Code; 2] = [Code::Unauthenticated, Code::PermissionDenied];
 
 #[tokio::test(flavor = "multi_thread")]
