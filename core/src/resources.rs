@@ -175,8 +175,16 @@ impl ResourceTypes {
 /// free -= &worker;
 /// assert_eq!(free[GPU], 1000);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Amounts(SmallVec<[i64; 6]>);
+
+impl Clone for Amounts {
+    /// Copies the numbers at once. The clone of [`SmallVec`] takes them one by one.
+    #[inline]
+    fn clone(&self) -> Self {
+        Self(SmallVec::from_slice(&self.0))
+    }
+}
 
 impl Amounts {
     /// Creates amounts from pairs.
@@ -230,8 +238,11 @@ impl Amounts {
     }
 
     /// `self × times`.
+    #[inline]
     pub fn times(&self, times: i64) -> Self {
-        Self(self.0.iter().map(|value| value * times).collect())
+        let mut product = self.clone();
+        product.0.iter_mut().for_each(|value| *value *= times);
+        product
     }
 
     /// The maximum of both, per type. Missing types count as zero.
@@ -258,7 +269,7 @@ impl Amounts {
     }
 
     /// All types with their amounts, including zeros.
-    pub fn iter(&self) -> impl Iterator<Item = (ResourceId, i64)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (ResourceId, i64)> + Clone + '_ {
         self.0.iter().enumerate().map(|(at, value)| (ResourceId(at as u16), *value))
     }
 

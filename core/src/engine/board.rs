@@ -311,7 +311,7 @@ impl Board {
 }
 
 /// The largest free amount of each resource on one server that a job can use. It is computed once per round for each
-/// role, set of labels and domain. O(servers of the domain) each.
+/// role, set of labels and domain. O(servers of the domain) for all resources of a job's slot.
 #[derive(Default)]
 pub(crate) struct Largest<'a>(BTreeMap<Wanted<'a>, (i64, Option<ServerId>)>);
 
@@ -319,20 +319,35 @@ pub(crate) struct Largest<'a>(BTreeMap<Wanted<'a>, (i64, Option<ServerId>)>);
 type Wanted<'a> = (&'a BTreeMap<String, String>, Option<&'a Domain>, Role, ResourceId);
 
 impl<'a> Largest<'a> {
+    /// Each resource that a slot needs, with the amount, the largest free one and its server.
     fn of(
         &mut self,
         state: &State,
         room: &Room,
         job: &'a Job,
         role: Role,
-        resource: ResourceId,
-    ) -> (i64, Option<ServerId>) {
-        *self.0.entry((&job.spec.labels, job.domain.as_deref(), role, resource)).or_insert_with(|| {
-            let takes = |id: &ServerId| room.accepts(state, *id, job) && state.server(*id).hosts.takes(role);
+    ) -> impl Iterator<Item = (ResourceId, i64, i64, Option<ServerId>)> {
+        let wanted = move |resource| (&job.spec.labels, job.domain.as_deref(), role, resource);
+        let needed = job.demand(role).amounts.iter().filter(|(_, needed)| *needed > 0);
+        let unknown = needed.clone().map(|(resource, _)| resource).filter(|id| !self.0.contains_key(&wanted(*id)));
+        let mut unknown: Vec<_> = unknown.map(|resource| (resource, None)).collect();
+        if !unknown.is_empty() {
             let near = job.domain.iter().flat_map(|domain| domain.servers.iter().copied());
             let all = (0..if job.domain.is_none() { room.len() as u32 } else { 0 }).map(ServerId);
-            let best = near.chain(all).filter(takes).map(|id| (room.free(id)[resource], Reverse(id))).max();
-            best.map_or((0, None), |(free, id)| (free.max(0), Some(id.0)))
+            for id in near.chain(all).filter(|id| room.accepts(state, *id, job) && room.hosts(*id, role)) {
+                let free = room.free(id);
+                for (resource, best) in &mut unknown {
+                    *best = (*best).max(Some((free[*resource], Reverse(id))));
+                }
+            }
+        }
+        for (resource, best) in unknown {
+            let largest = best.map_or((0, None), |(free, id)| (free.max(0), Some(id.0)));
+            self.0.insert(wanted(resource), largest);
+        }
+        needed.map(move |(resource, needed)| {
+            let (largest, server) = self.0[&wanted(resource)];
+            (resource, needed, largest, server)
         })
     }
 
@@ -353,8 +368,7 @@ impl<'a> Largest<'a> {
     pub(crate) fn reason(&mut self, state: &State, room: &Room, job: &'a Job, shape: Shape) -> Reason {
         let mut worst: Option<(f64, Reason)> = None;
         for role in [Role::Worker, Role::Server].into_iter().filter(|role| shape.count(*role) > 0) {
-            for (resource, needed) in job.demand(role).amounts.iter().filter(|(_, needed)| *needed > 0) {
-                let (largest, server) = self.of(state, room, job, role, resource);
+            for (resource, needed, largest, server) in self.of(state, room, job, role) {
                 let shortage = needed as f64 / (largest.max(0) as f64 + 0.5);
                 if worst.as_ref().is_none_or(|(most, _)| shortage > *most) {
                     worst = Some((shortage, Reason::NoRoom { shape, role, resource, needed, largest, server }));

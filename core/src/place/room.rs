@@ -10,7 +10,7 @@ use crate::{
     job::{Demand, Job},
     resources::{Amounts, GPU},
     server::{self, Hosts},
-    shape::Shape,
+    shape::{Role, Shape},
     state::{State, idle},
 };
 
@@ -141,6 +141,12 @@ impl Room {
             && job.is_near(id)
             && (job.spec.labels.is_empty() || state.server(id).matches(&job.spec.labels))
             && self.only.is_none_or(|cloud| self.cloud[id.index()] == cloud)
+    }
+
+    /// Whether a server takes slots of a role.
+    #[inline]
+    pub(crate) fn hosts(&self, id: ServerId, role: Role) -> bool {
+        self.hosts[id.index()].takes(role)
     }
 
     /// Whether a server is in the cloud.

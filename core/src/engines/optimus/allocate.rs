@@ -64,7 +64,7 @@ impl Optimus {
             .collect();
         while let Some(mut top) = heap.peek_mut() {
             let candidate = &mut candidates[top.1.0 as usize];
-            steps += candidate.compared();
+            steps += candidate.cost;
             let job = candidate.forecast.job;
             let several;
             let unit = candidate.next.0;
@@ -131,7 +131,7 @@ impl Optimus {
             let before = candidate.shape;
             while candidate.gain > level {
                 candidate.step(self.joint_steps);
-                steps += candidate.compared();
+                steps += candidate.cost;
             }
             let more = candidate.above(before);
             let fits = ledger.has(candidate.forecast.job, &more);

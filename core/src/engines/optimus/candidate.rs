@@ -50,6 +50,8 @@ pub(super) struct Candidate<'a> {
     pub(super) workers: u32,
     /// Gain of the next unit. Negative if no unit has a gain.
     pub(super) gain: f64,
+    /// The cost of a step in the budget: the numbers of workers and the batches that it compares.
+    pub(super) cost: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,6 +82,7 @@ impl<'a> Candidate<'a> {
             next: (Unit::Worker, f64::INFINITY),
             workers: 1,
             gain: -1.0,
+            cost: forecast.speeds() * if forecast.bounds.sizes == Sizes::Any { 1 } else { MOST_SIZES as u64 },
             forecast,
         }
     }
@@ -137,12 +140,6 @@ impl<'a> Candidate<'a> {
             if gain > best.1 { (next, gain) } else { best }
         };
         Some(all.take(MOST_SIZES).fold((first, 0.0), better).0)
-    }
-
-    /// The cost of a step in the budget: the numbers of workers and the batches that it compares.
-    #[inline]
-    pub(super) fn compared(&self) -> u64 {
-        self.forecast.speeds() * if self.forecast.bounds.sizes == Sizes::Any { 1 } else { MOST_SIZES as u64 }
     }
 
     /// Takes the next unit.
