@@ -72,7 +72,11 @@ final class Await {
 
     private static String tail(Path file) {
         try {
-            String[] lines = Files.readString(file, StandardCharsets.ISO_8859_1).split("\n");
+            // YARN 3.5 repeats some lines every second.
+            String[] lines = Files.readString(file, StandardCharsets.ISO_8859_1)
+                    .lines()
+                    .filter(line -> !line.contains("ResourceUtils: Adding resource type"))
+                    .toArray(String[]::new);
             String last = String.join("\n", Arrays.copyOfRange(lines, Math.max(0, lines.length - LINES), lines.length));
             return last.isBlank() ? "" : "\n== " + file + "\n" + last;
         } catch (IOException none) {

@@ -110,7 +110,7 @@ class JobIT {
                 """
                 trainmaster.yarn.checkpoints=%s
                 trainmaster.yarn.trainer=%s
-                yarn.nm.liveness-monitor.expiry-interval-ms=4000
+                yarn.nm.liveness-monitor.expiry-interval-ms=10000
                 """
                         .formatted(folder, TRAINER.toRealPath());
         cluster = new RealCluster(
@@ -413,8 +413,8 @@ class JobIT {
 
     /** Kills a node, which resizes a job on the whole cluster. Returns when the resize begins. */
     private static void lose(String job, String node) throws Exception {
-        // If a node returned to the ResourceManager after the four seconds at which it counts as lost, it has shrunk
-        // the job.
+        // If a node returned to the ResourceManager after the time at which it counts as lost, it has shrunk the
+        // job.
         await.until(job + " has all of the cluster", () -> shape(job).endsWith("/4/4"));
         String shape = shape(job);
         cluster.kill(node);
