@@ -113,6 +113,11 @@ impl Job {
         self.issued.service(now)
     }
 
+    /// The time since which the job has had no issued slots: of a new job its arrival. `None` if it has some.
+    pub fn waits_since(&self) -> Option<Time> {
+        self.issued.allocation.is_none().then_some(self.issued.since)
+    }
+
     /// Whether the job is changing: it was told to start, move or leave and isn't observed to have done so, or it
     /// started repeatedly and hasn't reported since.
     ///

@@ -1,5 +1,7 @@
 //! Pages beside gRPC: what there is, metrics for Prometheus, and the list of jobs as JSON.
 
+use std::sync::Arc;
+
 use axum::{
     Extension, Json, Router,
     extract::{Query, State},
@@ -7,18 +9,24 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use prometheus::{Registry, TextEncoder};
+use prometheus::{Registry, TextEncoder, proto::LabelPair};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 use trainmaster_proto::v1;
 
-use super::{access::Who, host::Host, log::LogMetric};
+use super::{
+    access::Who,
+    host::{Host, NAMES},
+    log::LogMetric,
+};
 
 #[derive(Clone)]
 struct Pages {
     host: Host,
     registry: Registry,
     log: LogMetric,
+    sampling: Arc<Mutex<()>>,
 }
 
 /// What `/` says.
@@ -38,17 +46,29 @@ pub(super) fn pages(host: Host, registry: Registry, log: LogMetric) -> Router {
         host,
         registry,
         log,
+        sampling: Arc::default(),
     })
 }
 
-async fn metrics(State(pages): State<Pages>) -> Response {
-    // Sampled metrics are updated here. Without the scheduler, the others are still useful.
+async fn metrics(State(pages): State<Pages>, who: Option<Extension<Who>>) -> Response {
+    // Sampled metrics are cleared before they are set, so one request at a time reads them.
+    let _alone = pages.sampling.lock().await;
+    // Without the scheduler, the others are still useful.
     let _ = pages.host.measure().await;
     pages.log.update();
-    match TextEncoder::new().encode_to_string(&pages.registry.gather()) {
+    let mut families = pages.registry.gather();
+    if who.is_none() {
+        // Whoever needs no token learns no names.
+        families.retain(|family| !family.get_metric().iter().any(|metric| metric.get_label().iter().any(is_name)));
+    }
+    match TextEncoder::new().encode_to_string(&families) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+fn is_name(label: &LabelPair) -> bool {
+    NAMES.contains(&label.name())
 }
 
 #[derive(Deserialize)]

@@ -124,7 +124,11 @@ impl FeedHost for Host {
 impl Host {
     /// Updates sampled gauges. The scheduler's thread only makes a copy.
     pub(crate) async fn measure(&self) -> Result<(), HostError> {
-        let (state, age) = self.read(|view| (view.scheduler.state().clone(), view.decision_age())).await?;
+        let sample = |view: &View<'_>| {
+            let engine = view.scheduler.engine_name().to_owned();
+            (view.scheduler.state().clone(), engine, view.now(), view.decision_age())
+        };
+        let (state, engine, now, age) = self.read(move |view| sample(&view)).await?;
         self.metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);
         for (name, count) in count(&state) {
             self.metrics.jobs.with_label_values(&[name]).set(count);
@@ -136,6 +140,7 @@ impl Host {
         for (level, free) in largest {
             self.metrics.largest_free_gpus.with_label_values(&[level.name()]).set(free as f64 / 1000.0);
         }
+        self.metrics.census.sample(&state, &engine, now);
         Ok(())
     }
 }

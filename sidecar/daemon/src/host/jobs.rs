@@ -59,6 +59,7 @@ impl Owner {
             let _ = reply.send(Err(error.into()));
             return;
         }
+        self.metrics.submitted.inc();
         let job = self.scheduler.state().find_job(&name).expect("just submitted").id;
         self.secrets.insert(job, token.reveal().to_owned());
         self.journal.beside().secrets.push((job, Some(token.reveal().to_owned())));
@@ -262,6 +263,7 @@ impl Owner {
         let job = ended.id();
         let (name, state, reason) = (&ended.status.name, &ended.status.state, &ended.status.reason);
         tracing::info!(name, state, reason, "a job ended");
+        self.metrics.ended(&ended.status);
         self.messages.remove(&job);
         self.stopping.remove(&job);
         self.secrets.remove(&job);

@@ -1,9 +1,12 @@
 //! The owner's metrics.
 
 use prometheus::{Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
-use trainmaster_core::Span;
+use trainmaster_core::{End, Job, Span, Time};
 use trainmaster_host::{JournalMetrics, TicketMetrics};
 use trainmaster_net::Adder;
+use trainmaster_proto::{end_name, v1};
+
+use super::census::Census;
 
 /// Maximum number of examples per report. The sum can't overflow within years.
 const MOST_EXAMPLES: u64 = 1 << 32;
@@ -22,6 +25,12 @@ pub(crate) struct HostMetrics {
     pub(super) jobs: IntGaugeVec,
     pub(super) free_gpus: Gauge,
     pub(super) largest_free_gpus: GaugeVec,
+    pub(super) census: Census,
+    pub(super) submitted: IntCounter,
+    ended: IntCounterVec,
+    first_start: Histogram,
+    completion: Histogram,
+    restart_seconds: Histogram,
     acknowledged: IntCounterVec,
     checkpoint_seconds: Histogram,
     examples: IntCounter,
@@ -35,6 +44,24 @@ fn build_info(add: Adder<'_>) -> Result<(), prometheus::Error> {
 }
 
 const LONG: [f64; 8] = [0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
+
+const ENDS: [End; 4] = [End::Completed, End::Failed, End::Cancelled, End::Stopped];
+
+/// Up to a week.
+const WAITS: [f64; 10] = [1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4.0 * 3600.0, 12.0 * 3600.0, 86_400.0, 604_800.0];
+
+/// The state of a watched job before an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before {
+    started: Option<Time>,
+    restarts: Span,
+}
+
+impl Before {
+    pub(super) fn of(job: &Job) -> Self {
+        Self { started: job.seen.started, restarts: job.learnt.restart_total }
+    }
+}
 
 impl HostMetrics {
     /// Registers the metrics.
@@ -61,6 +88,24 @@ impl HostMetrics {
                 "The most GPUs that the plan leaves free in one server, rack, block or zone",
                 "level",
             )?,
+            census: Census::register(add)?,
+            submitted: add.counter("jobs_submitted_total", "Submitted jobs")?,
+            ended: add.counters("jobs_ended_total", "Ended jobs, by state", "state", &ENDS.map(end_name))?,
+            first_start: add.histogram(
+                "first_start_seconds",
+                "Time from a job's submission to its first run",
+                &WAITS,
+            )?,
+            completion: add.histogram(
+                "completion_seconds",
+                "Time from the submission to the end, of completed jobs",
+                &WAITS,
+            )?,
+            restart_seconds: add.histogram(
+                "restart_seconds",
+                "Time that a job lost to a restart, as its program reports it",
+                &LONG,
+            )?,
             acknowledged: add.counters(
                 "acknowledgements_total",
                 "Acknowledgements of programs, by kind",
@@ -80,6 +125,25 @@ impl HostMetrics {
     /// [`MOST_EXAMPLES`], and the sum can't overflow.
     pub(super) fn trained(&self, examples: u64, steps: u32, batch: u64) {
         self.examples.inc_by(trained(examples, steps, batch));
+    }
+
+    /// Follows a job that an observation or a report changed.
+    pub(super) fn changed(&self, before: Before, job: &Job) {
+        if let (None, Some(started)) = (before.started, job.seen.started) {
+            self.first_start.observe((started - job.arrival).as_seconds().max(0.0));
+        }
+        let lost = Span(job.learnt.restart_total.0 - before.restarts.0);
+        if lost > Span::ZERO {
+            self.restart_seconds.observe(lost.as_seconds());
+        }
+    }
+
+    /// Counts an ended job.
+    pub(super) fn ended(&self, status: &v1::JobStatus) {
+        self.ended.with_label_values(&[status.state.as_str()]).inc();
+        if let Some(ended) = status.ended_ms.filter(|_| status.state == end_name(End::Completed)) {
+            self.completion.observe(Span(ended - status.submitted_ms).as_seconds().max(0.0));
+        }
     }
 
     pub(super) fn acknowledged(&self, leaving: bool, checkpoint: Span) {

@@ -5,6 +5,7 @@
 //! disk. Engines and fits run on other threads.
 
 mod answers;
+mod census;
 mod command;
 mod decide;
 mod events;
@@ -23,6 +24,7 @@ mod view;
 
 pub(crate) use self::{
     answers::{Submission, Submitted},
+    census::NAMES,
     command::Command,
     handle::Host,
     metrics::HostMetrics,

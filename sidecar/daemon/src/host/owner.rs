@@ -16,7 +16,7 @@ use trainmaster_proto::v1;
 
 use super::{
     journal::{Effect, Journal},
-    metrics::HostMetrics,
+    metrics::{Before, HostMetrics},
     said::Hearing,
     streams::{Attaching, OpenStream, Session},
 };
@@ -189,7 +189,18 @@ impl Owner {
     /// Applies an event to the scheduler.
     pub(super) fn apply(&mut self, at: Time, event: Event) -> Result<(), EventError> {
         self.tickets.hear(&event);
-        self.scheduler.apply(at, event)
+        let job = match &event {
+            Event::Observed { job, .. } | Event::Reported { job, .. } => Some(*job),
+            _ => None,
+        };
+        let before = job.and_then(|job| self.scheduler.state().job(job)).map(|job| (job.id, Before::of(job)));
+        self.scheduler.apply(at, event)?;
+        if let Some((id, before)) = before
+            && let Some(job) = self.scheduler.state().job(id)
+        {
+            self.metrics.changed(before, job);
+        }
+        Ok(())
     }
 
     /// Writes a snapshot, so that the next start replays no decision, even after an upgrade.

@@ -12,7 +12,7 @@ use tonic::Code;
 use trainmaster_daemon::{Config, Daemon, Tls};
 use trainmaster_proto::{job_from_spec, v1};
 
-use super::support::{Clients, FakeManager, LIMIT, admin_token, config, servers, sign, spec, until};
+use super::support::{Clients, FakeManager, LIMIT, Trainer, admin_token, config, servers, sign, spec, until};
 
 /// A page over plain HTTP/1.1, for the administrator.
 pub(crate) async fn get(daemon: &Daemon, path: &str) -> String {
@@ -45,7 +45,11 @@ fn table(metrics: &str) -> String {
         let values: Vec<String> = labels.iter().map(|(_, value)| format!("`{}`", value.trim_matches('"'))).collect();
         let (label, values) = match label {
             "" | "le" => (String::new(), String::new()),
-            "version" => ("{version}".into(), String::new()),
+            "version" | "engine" | "mode" | "type" | "reason" | "tenant" | "queue" | "job"
+                if !name.ends_with("_total") =>
+            {
+                (format!("{{{label}}}"), String::new())
+            }
             label => (format!("{{{label}}}"), values.join(", ")),
         };
         rows.push(format!("| `{name}{label}` | {kind} | {help} | {values} |\n"));
@@ -63,10 +67,20 @@ async fn every_metric_is_in_the_reference() {
     for level in ["rack", "block", "zone"] {
         all[0].labels.insert(level.into(), "a".into());
     }
-    let _manager = FakeManager::attach(&clients, "fake", all).await;
-    clients.submit(&spec("one")).await.unwrap();
+    let manager = FakeManager::attach(&clients, "fake", all).await;
+    let job = clients.submit(&spec("one")).await.unwrap().job;
     clients.until_job("one", |job| job.state == "running").await;
-    let made = table(&get(&daemon, "/metrics").await);
+    let plan = manager.until_plan(job, |plan| plan.action() == v1::Action::Run).await;
+    Trainer::new(&clients, &plan).train(8).await;
+    let mut large = spec("large");
+    (large.worker.min, large.worker.requested) = (2, 2);
+    clients.submit(&large).await.unwrap();
+    // A wait has a length, and a remaining time is known, once time has passed and the job's fits are made.
+    let complete = async || {
+        let text = get(&daemon, "/metrics").await;
+        ["job_wait_seconds{", "job_remaining_seconds{"].iter().all(|name| text.contains(name)).then_some(text)
+    };
+    let made = table(&until("all metrics", complete).await);
     daemon.stop().await;
 
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
@@ -77,6 +91,48 @@ async fn every_metric_is_in_the_reference() {
         fs::write(&page, &made).unwrap();
     }
     assert_eq!(fs::read_to_string(&page).unwrap(), made, "docs/metrics.md: write it again with BLESS=1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_metrics_show_no_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut open = config(folder.path());
+    open.metrics_open = true;
+    let daemon = Daemon::start(open).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let _manager = FakeManager::attach(&clients, "fake", servers(1, 2)).await;
+    let mut mine = spec("secret-job");
+    (mine.tenant, mine.queue) = ("secret-tenant".into(), "secret-queue".into());
+    clients.submit(&mine).await.unwrap();
+    clients.until_job("secret-job", |job| job.state == "running").await;
+    let text = get_with(&daemon, "/metrics", "").await;
+    assert!(text.contains("trainmaster_jobs{state=\"running\"} 1"), "{text}");
+    assert!(!text.contains("secret"), "{text}");
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_of_names_have_a_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let _manager = FakeManager::attach(&clients, "fake", servers(1, 2)).await;
+    for number in 0..70 {
+        let mut spec = spec(&format!("job{number}"));
+        spec.tenant = format!("tenant{number}");
+        clients.submit(&spec).await.unwrap();
+    }
+    clients.until_job("job0", |job| job.state == "running").await;
+    let sums = async || {
+        let text = get(&daemon, "/metrics").await;
+        let count = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+        let waits = text.contains("trainmaster_tenant_waiting_jobs{tenant=\"(others)\"} 20\n");
+        let jobs = count("trainmaster_job_wait_seconds{") == 20;
+        (waits && jobs).then(|| (count("trainmaster_tenant_gpus{"), text.contains("{tenant=\"tenant0\"}")))
+    };
+    // A tenant with GPUs is not among the others.
+    assert_eq!(until("sums", sums).await, (51, true));
+    daemon.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
