@@ -113,9 +113,17 @@ impl Job {
         self.issued.service(now)
     }
 
-    /// The time since which the job has had no issued slots: of a new job its arrival. `None` if it has some.
+    /// The time since which the job has waited for slots: its arrival, the withdrawal of its slots, or the end of a
+    /// pause. `None` if it has some.
     pub fn waits_since(&self) -> Option<Time> {
         self.issued.allocation.is_none().then_some(self.issued.since)
+    }
+
+    /// Ends a pause, which isn't part of the wait.
+    pub(crate) fn wait_anew(&mut self, now: Time) {
+        if self.issued.allocation.is_none() {
+            self.issued.serve(now, 0);
+        }
     }
 
     /// Whether the job is changing: it was told to start, move or leave and isn't observed to have done so, or it
@@ -135,9 +143,12 @@ impl Job {
     /// Sets the issued slots from now on. `None`: no slots.
     pub(crate) fn issue(&mut self, allocation: Option<Arc<Allocation>>, now: Time) {
         let gpus = allocation.as_ref().map_or(0, |allocation| self.gpus(allocation.shape()));
+        let waits_on = allocation.is_none() && self.issued.allocation.is_none();
         self.issued.allocation = allocation;
         self.choose_batch(now);
-        self.issued.serve(now, gpus);
+        if !waits_on {
+            self.issued.serve(now, gpus);
+        }
     }
 
     /// Withdraws the issued slots.

@@ -257,9 +257,13 @@ impl State {
     }
 
     fn hold(&mut self, id: JobId, held: bool) -> Result<(), EventError> {
+        let now = self.now;
         let job = self.job_mut(id).ok_or(EventError::UnknownJob(id))?;
         if job.held != held {
             job.held = held;
+            if !held {
+                job.wait_anew(now);
+            }
             // A job that should stop remains so.
             if matches!(job.verdict, Verdict::Stop(_)) {
                 return Ok(());

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
@@ -94,6 +95,13 @@ class Site:
         with urlopen(f"http://{self.address}/api/v1/{path}?{urlencode(query)}") as answer:
             return json.load(answer)["data"]
 
+    def is_ready(self) -> bool:
+        """Whether Prometheus has read the daemon's metrics."""
+        try:
+            return bool(self.ask("query", query="trainmaster_build_info")["result"])
+        except URLError:
+            return False
+
     def end(self) -> None:
         self.prometheus.terminate()
         self.prometheus.wait()
@@ -105,6 +113,7 @@ class Site:
 def site(tools: Path, binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("site"), tools)
     try:
+        wait_for("the first reading", site.is_ready)
         site.submit(job("short", "research", "batch", 1, 1))
         wait_for("the end of the short job", lambda: 'jobs_ended_total{state="completed"} 1' in site.metrics())
         site.submit(job("long", "research", "batch", 2, 500))
@@ -115,22 +124,40 @@ def site(tools: Path, binary: str, tmp_path_factory: pytest.TempPathFactory) -> 
         site.end()
 
 
-def expressions() -> list[str]:
+def queries() -> list[tuple[str, str]]:
+    """Each query of the dashboard, with the form of its legend."""
     panels = json.loads((FILES / "dashboard.json").read_text())["panels"]
-    targets = [target["expr"] for panel in panels for target in panel.get("targets", [])]
-    return [text.replace("$instance", ".*").replace("$__rate_interval", "30s") for text in targets]
+    targets = [target for panel in panels for target in panel.get("targets", [])]
+    here = [target["expr"].replace("$instance", ".*").replace("$__rate_interval", "30s") for target in targets]
+    return list(zip(here, (target["legendFormat"] for target in targets), strict=True))
 
 
 def test_every_query_of_the_dashboard_has_data(site: Site) -> None:
-    assert len(expressions()) > 40
+    assert len(queries()) > 40
 
-    def without_data() -> list[str]:
-        return [query for query in expressions() if not site.ask("query", query=query)["result"]]
+    # No job restarts here.
+    undefined = [query for query, _ in queries() if "restart_seconds_sum" in query]
+    assert len(undefined) == 1
+
+    def has_data(query: str) -> bool:
+        values = [series["value"][1] for series in site.ask("query", query=query)["result"]]
+        return bool(values) and ("NaN" not in values or query in undefined)
+
+    missing = {query for query, _ in queries()}
+
+    def complete() -> bool:
+        missing.difference_update([query for query in missing if has_data(query)])
+        return not missing
 
     try:
-        wait_for("data", lambda: not without_data())
+        wait_for("data", complete)
     except TimeoutError:
-        pytest.fail(f"no data: {without_data()}\n{site.metrics()}")
+        pytest.fail(f"no data: {missing}\n{site.metrics()}")
+    # Each line has a legend of its own.
+    for query, legend in queries():
+        labels = [series["metric"] for series in site.ask("query", query=query)["result"]]
+        shown = [re.sub(r"{{(\w+)}}", lambda label, of=of: of[label[1]], legend) for of in labels]  # type: ignore[misc]
+        assert len(set(shown)) == len(shown), (query, shown)
 
 
 def test_prometheus_evaluates_every_alert(site: Site) -> None:
@@ -164,13 +191,13 @@ def test_metrics_count_gpus_tenants_and_queues(site: Site) -> None:
         'trainmaster_tenant_gpus{tenant="vision"} 2',
         'trainmaster_tenant_running_jobs{tenant="vision"} 1',
         'trainmaster_queue_waiting_jobs{queue="urgent"} 1',
-        'trainmaster_job_gpus{job="long"} 2',
+        'trainmaster_job_gpus{name="long"} 2',
         "trainmaster_jobs_submitted_total 4",
         "trainmaster_completion_seconds_count 1",
         "trainmaster_first_start_seconds_count 3",
         'trainmaster_engine_info{engine="optimus"} 1',
         'trainmaster_mode_info{mode="active"} 1',
     )
-    waits = re.search(r'^trainmaster_job_wait_seconds{job="waits"} (\S+)', site.metrics(), re.MULTILINE)
+    waits = re.search(r'^trainmaster_job_wait_seconds{name="waits"} (\S+)', site.metrics(), re.MULTILINE)
     assert waits
     assert float(waits[1]) > 0

@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use prometheus::{Registry, TextEncoder, proto::LabelPair};
+use prometheus::{Registry, TextEncoder};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -17,7 +17,7 @@ use trainmaster_proto::v1;
 
 use super::{
     access::Who,
-    host::{Host, NAMES},
+    host::{Host, has_names},
     log::LogMetric,
 };
 
@@ -53,22 +53,17 @@ pub(super) fn pages(host: Host, registry: Registry, log: LogMetric) -> Router {
 async fn metrics(State(pages): State<Pages>, who: Option<Extension<Who>>) -> Response {
     // Sampled metrics are cleared before they are set, so one request at a time reads them.
     let _alone = pages.sampling.lock().await;
-    // Without the scheduler, the others are still useful.
-    let _ = pages.host.measure().await;
+    pages.host.measure().await;
     pages.log.update();
     let mut families = pages.registry.gather();
     if who.is_none() {
         // Whoever needs no token learns no names.
-        families.retain(|family| !family.get_metric().iter().any(|metric| metric.get_label().iter().any(is_name)));
+        families.retain(|family| !family.get_metric().iter().any(has_names));
     }
     match TextEncoder::new().encode_to_string(&families) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
-}
-
-fn is_name(label: &LabelPair) -> bool {
-    NAMES.contains(&label.name())
 }
 
 #[derive(Deserialize)]

@@ -25,7 +25,7 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         name: job.spec.name.clone(),
         tenant: job.spec.tenant.clone(),
         queue: job.spec.queue.clone(),
-        state: name_of(&verdict, job).to_owned(),
+        state: job_state(&verdict, job).to_owned(),
         reason,
         workers: shape.workers,
         servers: shape.servers,
@@ -57,12 +57,8 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
 /// The possible states of an active job, as named by [`job_state`] and [`job_status`].
 pub const JOB_STATES: [&str; 5] = ["running", "waiting", "rejected", "stopped", "released"];
 
-/// State of an active job, without the rest of its status. O(1).
-pub fn job_state(state: &State, job: &Job) -> &'static str {
-    name_of(&state.effective(job), job)
-}
-
-fn name_of(verdict: &Verdict, job: &Job) -> &'static str {
+/// State of an active job by its verdict in force, without the rest of its status. O(1).
+pub fn job_state(verdict: &Verdict, job: &Job) -> &'static str {
     match verdict {
         Verdict::Run(_) if job.seen.allocation.is_some() => "running",
         Verdict::Run(_) | Verdict::Wait(_) => "waiting",

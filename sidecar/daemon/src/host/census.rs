@@ -1,38 +1,52 @@
 //! Who has GPUs and who waits: metrics by type of GPU, tenant, queue, reason and job, sampled from the state.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
-use prometheus::{GaugeVec, IntGaugeVec};
+use prometheus::{Gauge, GaugeVec, IntGaugeVec};
 use trainmaster_core::{
-    Job, State, Time, Verdict,
+    Allocation, Job, ResourceId, State, Time, Verdict,
+    reason::ReasonKind,
     resources::{Amounts, GPU},
 };
 use trainmaster_net::Adder;
-use trainmaster_proto::{job_state, mode_name};
+use trainmaster_proto::{JOB_STATES, job_state, mode_name};
 
-/// Maximum number of tenants and of queues with values of their own. The rest is summed up as [`OTHERS`].
-const MOST_NAMES: usize = 50;
+/// Maximum number of tenants, and of queues, that are chosen for their GPUs. As many more are chosen for their waits.
+const MOST_NAMES: usize = 25;
 
 /// Maximum number of jobs in each metric of jobs.
 const MOST_JOBS: usize = 20;
 
-/// The label of the sum of all others. No tenant or queue can have this name.
+/// The value for the sum of the tenants or queues that aren't chosen. None of them can have this name.
 const OTHERS: &str = "(others)";
 
-/// The type of GPUs that have none.
+/// The value of `type` for GPUs without a type.
 const UNTYPED: &str = "untyped";
 
-/// The labels whose values are names that users choose.
-pub(crate) const NAMES: [&str; 3] = ["tenant", "queue", "job"];
+/// The value of `reason` for jobs that have slots, but whose manager hasn't started them.
+const STARTING: &str = "starting";
+
+/// The labels whose values are names that users choose. Prometheus has a label `job` of its own.
+const NAMES: [&str; 3] = ["tenant", "queue", "name"];
+
+/// Whether a metric has such a label.
+pub(crate) fn has_names(metric: &prometheus::proto::Metric) -> bool {
+    metric.get_label().iter().any(|label| NAMES.contains(&label.name()))
+}
 
 /// The metrics. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Census {
     engine: IntGaugeVec,
     mode: IntGaugeVec,
+    jobs: IntGaugeVec,
     gpus: GaugeVec,
     used_gpus: GaugeVec,
     waiting: IntGaugeVec,
+    longest_wait: Gauge,
     tenants: Group,
     queues: Group,
     job_gpus: GaugeVec,
@@ -49,7 +63,7 @@ struct Group {
     longest_wait: GaugeVec,
 }
 
-/// The jobs of a tenant or queue.
+/// The jobs of a tenant or queue, or one job.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     /// Thousandths.
@@ -71,65 +85,80 @@ impl Sum {
 
 impl Group {
     fn register(add: Adder<'_>, of: &str) -> Result<Self, prometheus::Error> {
+        let gpus = format!("GPUs that the jobs of a {of} were given or still have");
+        let wait = format!("The longest present wait of a {of}'s jobs. Pauses don't count");
         Ok(Self {
-            gpus: add.real_gauges(
-                &format!("{of}_gpus"),
-                &format!("GPUs that the jobs of a {of} have; the {MOST_NAMES} {of}s with the most"),
-                of,
-            )?,
+            gpus: add.real_gauges(&format!("{of}_gpus"), &gpus, of)?,
             running: add.gauges(&format!("{of}_running_jobs"), &format!("Running jobs of a {of}"), of)?,
-            waiting: add.gauges(&format!("{of}_waiting_jobs"), &format!("Waiting jobs of a {of}"), of)?,
-            longest_wait: add.real_gauges(
-                &format!("{of}_longest_wait_seconds"),
-                &format!("The longest present wait of a {of}'s jobs, without paused ones"),
+            waiting: add.gauges(
+                &format!("{of}_waiting_jobs"),
+                &format!("Waiting jobs of a {of}, without paused ones"),
                 of,
             )?,
+            longest_wait: add.real_gauges(&format!("{of}_longest_wait_seconds"), &wait, of)?,
         })
     }
 
-    fn set(&self, sums: BTreeMap<&str, Sum>) {
+    fn set(&self, sums: &BTreeMap<&str, Sum>) {
         self.gpus.reset();
         self.running.reset();
         self.waiting.reset();
         self.longest_wait.reset();
-        let mut sums: Vec<(&str, Sum)> = sums.into_iter().collect();
-        sums.sort_by_key(|(name, sum)| (Reverse((sum.gpus, sum.waiting, sum.running)), *name));
-        let others = sums.split_off(sums.len().min(MOST_NAMES));
-        if !others.is_empty() {
-            let mut all = Sum::default();
-            others.iter().for_each(|(_, sum)| all.add(*sum));
-            sums.push((OTHERS, all));
-        }
+        let mut others = None;
+        let shown = shown(sums);
         for (name, sum) in sums {
-            self.gpus.with_label_values(&[name]).set(sum.gpus as f64 / 1000.0);
-            self.running.with_label_values(&[name]).set(sum.running);
-            self.waiting.with_label_values(&[name]).set(sum.waiting);
-            self.longest_wait.with_label_values(&[name]).set(sum.longest_wait);
+            if shown.contains(name) {
+                self.set_one(name, sum);
+            } else {
+                others.get_or_insert_with(Sum::default).add(*sum);
+            }
+        }
+        if let Some(others) = others {
+            self.set_one(OTHERS, &others);
         }
     }
+
+    fn set_one(&self, name: &str, sum: &Sum) {
+        self.gpus.with_label_values(&[name]).set(sum.gpus as f64 / 1000.0);
+        self.running.with_label_values(&[name]).set(sum.running);
+        self.waiting.with_label_values(&[name]).set(sum.waiting);
+        self.longest_wait.with_label_values(&[name]).set(sum.longest_wait);
+    }
+}
+
+/// The names with values of their own: those with the most GPUs and those with the longest waits.
+fn shown<'a>(sums: &BTreeMap<&'a str, Sum>) -> BTreeSet<&'a str> {
+    let mut order: Vec<(&str, &Sum)> = sums.iter().map(|(name, sum)| (*name, sum)).collect();
+    order.sort_by_key(|(_, sum)| Reverse((sum.gpus, sum.running)));
+    let mut shown: BTreeSet<&str> = order.iter().take(MOST_NAMES).map(|(name, _)| *name).collect();
+    order.retain(|(name, _)| !shown.contains(name));
+    order.sort_by(|(_, a), (_, b)| b.longest_wait.total_cmp(&a.longest_wait));
+    shown.extend(order.iter().take(MOST_NAMES).map(|(name, _)| *name));
+    shown
 }
 
 impl Census {
     pub(super) fn register(add: Adder<'_>) -> Result<Self, prometheus::Error> {
-        let of_jobs = |what: &str, order: &str| format!("{what}; the {MOST_JOBS} jobs with the {order}");
+        let of_jobs = |what: &str, order: &str| format!("{what}, of the {MOST_JOBS} jobs with the {order}");
+        let used = "GPUs that jobs were given or still have, by type. Foreign use isn't counted";
+        let waiting = "Waiting and rejected jobs, by reason. `held`: paused; `starting`: given slots, not yet started";
         Ok(Self {
             engine: add.gauges("engine_info", "1; the label is the engine that decides", "engine")?,
             mode: add.gauges("mode_info", "1; the label is the mode", "mode")?,
+            jobs: add.gauges("jobs", "Active jobs, by state", "state")?,
             gpus: add.real_gauges("gpus", "GPUs of the servers that are there, by type", "type")?,
-            used_gpus: add.real_gauges(
-                "used_gpus",
-                "GPUs that are planned for jobs or that jobs still have, by type",
-                "type",
-            )?,
-            waiting: add.gauges("waiting_jobs", "Waiting and rejected jobs, by reason. `held`: paused", "reason")?,
+            used_gpus: add.real_gauges("used_gpus", used, "type")?,
+            waiting: add.gauges("waiting_jobs", waiting, "reason")?,
+            longest_wait: add
+                .real_gauge("longest_wait_seconds", "The longest present wait of all jobs. Pauses don't count")?,
             tenants: Group::register(add, "tenant")?,
             queues: Group::register(add, "queue")?,
-            job_gpus: add.real_gauges("job_gpus", &of_jobs("GPUs of a job", "most"), "job")?,
-            job_wait: add.real_gauges("job_wait_seconds", &of_jobs("Present wait of a job", "longest"), "job")?,
+            job_gpus: add.real_gauges("job_gpus", &of_jobs("GPUs", "most"), "name")?,
+            job_wait: add.real_gauges("job_wait_seconds", &of_jobs("Present wait", "longest"), "name")?,
             job_remaining: add.real_gauges(
                 "job_remaining_seconds",
-                &of_jobs("Predicted remaining time of a running job", "longest"),
-                "job",
+                &of_jobs("Predicted remaining time", "longest"),
+                "name",
             )?,
         })
     }
@@ -146,25 +175,28 @@ impl Census {
 
     fn sample_servers(&self, state: &State) {
         let all = &state.resources;
-        let ids = (0..all.count()).map(|at| trainmaster_core::ResourceId(at as u16));
+        let ids = (0..all.count()).map(|at| ResourceId(at as u16));
         let types: Vec<_> = ids.filter_map(|id| Some((id, all.name(id).strip_prefix("gpu:")?))).collect();
         let mut sums: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
         for server in state.present_servers().filter(|server| server.capacity[GPU] > 0) {
             let (there, used): (&Amounts, &Amounts) = (&server.capacity, &server.charged.amounts);
-            let mut mine = types.iter().filter(|(id, _)| there[*id] > 0);
-            match (mine.next(), mine.next()) {
-                (Some((first, name)), Some((second, other))) => {
-                    for (id, name) in
-                        [(first, name), (second, other)].into_iter().chain(mine.map(|(id, name)| (id, name)))
-                    {
-                        let sum = sums.entry(name).or_default();
-                        *sum = (sum.0 + there[*id], sum.1 + used[*id]);
-                    }
-                }
-                (one, _) => {
-                    let sum = sums.entry(one.map_or(UNTYPED, |(_, name)| *name)).or_default();
-                    *sum = (sum.0 + there[GPU], sum.1 + used[GPU]);
-                }
+            let mut add = |name, there, used| {
+                let sum = sums.entry(name).or_default();
+                *sum = (sum.0 + there, sum.1 + used);
+            };
+            let mine = types.iter().filter(|(id, _)| there[*id] > 0);
+            if let Some((_, name)) = mine.clone().next().filter(|_| mine.clone().count() == 1) {
+                // Its GPUs have this type even if jobs take any type.
+                add(name, there[GPU], used[GPU]);
+                continue;
+            }
+            let (mut rest, mut used_rest) = (there[GPU], used[GPU]);
+            for (id, name) in mine {
+                add(name, there[*id], used[*id]);
+                (rest, used_rest) = (rest - there[*id], used_rest - used[*id]);
+            }
+            if rest > 0 || used_rest > 0 {
+                add(UNTYPED, rest, used_rest);
             }
         }
         self.gpus.reset();
@@ -176,19 +208,21 @@ impl Census {
     }
 
     fn sample_jobs(&self, state: &State, now: Time) {
+        let mut states: BTreeMap<&str, i64> = JOB_STATES.map(|name| (name, 0)).into();
         let (mut tenants, mut queues) = (BTreeMap::<&str, Sum>::new(), BTreeMap::<&str, Sum>::new());
-        let mut waiting = BTreeMap::<String, i64>::new();
+        let (mut waiting, mut starting) = (BTreeMap::<ReasonKind, i64>::new(), 0);
         let (mut most_gpus, mut longest_waits, mut longest) = (Vec::new(), Vec::new(), Vec::new());
         for job in state.jobs.values() {
             let name = job.spec.name.as_str();
             let verdict = state.effective(job);
-            let sum = measure(state, job, &verdict, now);
+            let state = job_state(&verdict, job);
+            *states.entry(state).or_default() += 1;
+            let sum = measure(job, &verdict, state, now);
             tenants.entry(&job.spec.tenant).or_default().add(sum);
             queues.entry(&job.spec.queue).or_default().add(sum);
             match &verdict {
-                Verdict::Wait(reason) | Verdict::Reject(reason) => {
-                    *waiting.entry(reason.kind().to_string()).or_default() += 1;
-                }
+                Verdict::Wait(reason) | Verdict::Reject(reason) => *waiting.entry(reason.kind()).or_default() += 1,
+                Verdict::Run(_) if state == "waiting" => starting += 1,
                 Verdict::Run(allocation) => {
                     let left = job.remaining_time(allocation.shape()).map(|left| left.as_seconds());
                     longest.extend(left.map(|left| (name, left)));
@@ -202,10 +236,20 @@ impl Census {
                 longest_waits.push((name, sum.longest_wait));
             }
         }
-        self.tenants.set(tenants);
-        self.queues.set(queues);
+        for job in state.leaving_jobs().values() {
+            let sum = Sum { gpus: gpus(job, job.seen.allocation.as_deref()), ..Sum::default() };
+            tenants.entry(&job.spec.tenant).or_default().add(sum);
+            queues.entry(&job.spec.queue).or_default().add(sum);
+        }
+        states.iter().for_each(|(name, count)| self.jobs.with_label_values(&[name]).set(*count));
         self.waiting.reset();
-        waiting.iter().for_each(|(reason, count)| self.waiting.with_label_values(&[reason.as_str()]).set(*count));
+        self.waiting.with_label_values(&[STARTING]).set(starting);
+        for (reason, count) in waiting {
+            self.waiting.with_label_values(&[reason.to_string().as_str()]).set(count);
+        }
+        self.longest_wait.set(longest_waits.iter().map(|(_, wait)| *wait).fold(0.0, f64::max));
+        self.tenants.set(&tenants);
+        self.queues.set(&queues);
         set_highest(&self.job_gpus, most_gpus);
         set_highest(&self.job_wait, longest_waits);
         set_highest(&self.job_remaining, longest);
@@ -213,20 +257,24 @@ impl Census {
 }
 
 /// A job's part of its tenant's and its queue's sums.
-fn measure(state: &State, job: &Job, verdict: &Verdict, now: Time) -> Sum {
-    let given = match verdict {
-        Verdict::Run(allocation) => Some(allocation),
-        Verdict::Release(_) => job.seen.allocation.as_ref(),
+fn measure(job: &Job, verdict: &Verdict, state: &str, now: Time) -> Sum {
+    let since = match verdict {
+        Verdict::Wait(_) if job.held => None,
+        Verdict::Wait(_) => job.waits_since(),
+        Verdict::Run(_) if state == "waiting" => Some(job.issued.changed),
         _ => None,
     };
-    let name = job_state(state, job);
-    let waits = matches!(verdict, Verdict::Wait(_)) && !job.held;
     Sum {
-        gpus: given.map_or(0, |given| job.total(given.shape())[GPU]),
-        running: i64::from(name == "running"),
-        waiting: i64::from(name == "waiting"),
-        longest_wait: job.waits_since().filter(|_| waits).map_or(0.0, |since| (now - since).as_seconds().max(0.0)),
+        gpus: gpus(job, job.issued.allocation.as_deref().or(job.seen.allocation.as_deref())),
+        running: i64::from(state == "running"),
+        waiting: i64::from(state == "waiting" && !job.held),
+        longest_wait: since.map_or(0.0, |since| (now - since).as_seconds().max(0.0)),
     }
+}
+
+/// Thousandths of GPUs.
+fn gpus(job: &Job, allocation: Option<&Allocation>) -> i64 {
+    allocation.map_or(0, |allocation| job.total(allocation.shape())[GPU])
 }
 
 /// Sets the gauges of the jobs with the highest values.
@@ -234,4 +282,23 @@ fn set_highest(gauges: &GaugeVec, mut values: Vec<(&str, f64)>) {
     values.sort_by(|(one, a), (other, b)| b.total_cmp(a).then(one.cmp(other)));
     gauges.reset();
     values.iter().take(MOST_JOBS).for_each(|(name, value)| gauges.with_label_values(&[*name]).set(*value));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_that_starves_is_shown() {
+        let names: Vec<String> = (0..100).map(|number| format!("tenant{number:02}")).collect();
+        let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
+        for (number, name) in names.iter().enumerate() {
+            sums.insert(name, Sum { gpus: 1000 * number as i64, ..Sum::default() });
+        }
+        sums.get_mut("tenant00").unwrap().longest_wait = 86_400.0;
+        let shown = shown(&sums);
+        assert_eq!(shown.len(), 2 * MOST_NAMES);
+        assert!(["tenant00", "tenant75", "tenant99"].iter().all(|name| shown.contains(name)), "{shown:?}");
+        assert_eq!(super::shown(&BTreeMap::from([("one", Sum::default())])).len(), 1);
+    }
 }

@@ -1,7 +1,13 @@
 //! The handle of the owner for all others.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task,
+    time::timeout,
+};
 use trainmaster_core::{Incarnation, JobId, Mode, Role};
 use trainmaster_feed::{Acknowledgement, FeedHost, Unavailable};
 use trainmaster_host::Answers;
@@ -11,7 +17,7 @@ use super::{
     answers::{HostError, Reply, Submission, Submitted, Unwritten},
     command::Command,
     metrics::HostMetrics,
-    view::{View, count},
+    view::View,
 };
 use crate::access::{Role as Access, Who};
 
@@ -22,6 +28,9 @@ pub(crate) struct Host {
     pub(super) changed: watch::Receiver<u64>,
     pub(super) metrics: HostMetrics,
 }
+
+/// Maximum time until the scheduler's thread has made a copy for the metrics. Prometheus waits 10 s by default.
+const SAMPLING: Duration = Duration::from_secs(5);
 
 pub(super) const STOPPING: &str = "the daemon is stopping";
 
@@ -122,25 +131,28 @@ impl FeedHost for Host {
 }
 
 impl Host {
-    /// Updates sampled gauges. The scheduler's thread only makes a copy.
-    pub(crate) async fn measure(&self) -> Result<(), HostError> {
-        let sample = |view: &View<'_>| {
+    /// Updates the sampled gauges. The scheduler's thread only makes a copy. If it has none within a while, the gauges
+    /// stay as they were, and one of them tells so.
+    pub(crate) async fn measure(&self) {
+        let sample = |view: View<'_>| {
             let engine = view.scheduler.engine_name().to_owned();
             (view.scheduler.state().clone(), engine, view.now(), view.decision_age())
         };
-        let (state, engine, now, age) = self.read(move |view| sample(&view)).await?;
-        self.metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);
-        for (name, count) in count(&state) {
-            self.metrics.jobs.with_label_values(&[name]).set(count);
-        }
-        let (free, largest) = state.free_gpus();
-        self.metrics.free_gpus.set(free as f64 / 1000.0);
-        // A level that no server has any more isn't told.
-        self.metrics.largest_free_gpus.reset();
-        for (level, free) in largest {
-            self.metrics.largest_free_gpus.with_label_values(&[level.name()]).set(free as f64 / 1000.0);
-        }
-        self.metrics.census.sample(&state, &engine, now);
-        Ok(())
+        let copy = timeout(SAMPLING, self.read(sample)).await;
+        self.metrics.sampled.set(i64::from(matches!(copy, Ok(Ok(_)))));
+        let Ok(Ok((state, engine, now, age))) = copy else { return };
+        let metrics = self.metrics.clone();
+        let sampled = task::spawn_blocking(move || {
+            metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);
+            let (free, largest) = state.free_gpus();
+            metrics.free_gpus.set(free as f64 / 1000.0);
+            // A level that no server has any more isn't told.
+            metrics.largest_free_gpus.reset();
+            for (level, free) in largest {
+                metrics.largest_free_gpus.with_label_values(&[level.name()]).set(free as f64 / 1000.0);
+            }
+            metrics.census.sample(&state, &engine, now);
+        });
+        let _ = sampled.await;
     }
 }

@@ -1,6 +1,6 @@
 //! The owner's metrics.
 
-use prometheus::{Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use prometheus::{Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 use trainmaster_core::{End, Job, Span, Time};
 use trainmaster_host::{JournalMetrics, TicketMetrics};
 use trainmaster_net::Adder;
@@ -22,7 +22,7 @@ pub(crate) struct HostMetrics {
     pub(super) shadow: IntGauge,
     pub(super) managers: IntGauge,
     pub(super) age: Gauge,
-    pub(super) jobs: IntGaugeVec,
+    pub(super) sampled: IntGauge,
     pub(super) free_gpus: Gauge,
     pub(super) largest_free_gpus: GaugeVec,
     pub(super) census: Census,
@@ -46,6 +46,9 @@ fn build_info(add: Adder<'_>) -> Result<(), prometheus::Error> {
 const LONG: [f64; 8] = [0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
 
 const ENDS: [End; 4] = [End::Completed, End::Failed, End::Cancelled, End::Stopped];
+
+const FIRST_START: &str =
+    "Time from a job's submission to its first run. A job that its manager ran before counts from when it was known";
 
 /// Up to a week.
 const WAITS: [f64; 10] = [1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4.0 * 3600.0, 12.0 * 3600.0, 86_400.0, 604_800.0];
@@ -81,7 +84,10 @@ impl HostMetrics {
                 .gauge("shadow_differences", "Jobs whose slots the last decision in shadow mode would have changed")?,
             managers: add.gauge("managers_connected", "Attached managers")?,
             age: add.real_gauge("decision_age_seconds", "Time since the last decision")?,
-            jobs: add.gauges("jobs", "Active jobs, by state", "state")?,
+            sampled: add.gauge(
+                "sampled",
+                "1 if the gauges of jobs, servers and decisions are current; 0 if the scheduler didn't answer in time",
+            )?,
             free_gpus: add.real_gauge("free_gpus", "GPUs that the plan leaves free")?,
             largest_free_gpus: add.real_gauges(
                 "largest_free_gpus",
@@ -91,11 +97,7 @@ impl HostMetrics {
             census: Census::register(add)?,
             submitted: add.counter("jobs_submitted_total", "Submitted jobs")?,
             ended: add.counters("jobs_ended_total", "Ended jobs, by state", "state", &ENDS.map(end_name))?,
-            first_start: add.histogram(
-                "first_start_seconds",
-                "Time from a job's submission to its first run",
-                &WAITS,
-            )?,
+            first_start: add.histogram("first_start_seconds", FIRST_START, &WAITS)?,
             completion: add.histogram(
                 "completion_seconds",
                 "Time from the submission to the end, of completed jobs",
@@ -103,7 +105,7 @@ impl HostMetrics {
             )?,
             restart_seconds: add.histogram(
                 "restart_seconds",
-                "Time that a job lost to a restart, as its program reports it",
+                "Time that a job lost to a restart, from the order until it trained again",
                 &LONG,
             )?,
             acknowledged: add.counters(

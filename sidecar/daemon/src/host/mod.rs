@@ -24,7 +24,7 @@ mod view;
 
 pub(crate) use self::{
     answers::{Submission, Submitted},
-    census::NAMES,
+    census::has_names,
     command::Command,
     handle::Host,
     metrics::HostMetrics,

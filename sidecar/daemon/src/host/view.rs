@@ -6,7 +6,7 @@ use std::{
 };
 
 use trainmaster_core::{Job, JobId, Role, Scheduler, Server, ServerId, State, Verdict, text::shown};
-use trainmaster_proto::{JOB_STATES, job_from_spec, job_state, job_status, mode_name, v1};
+use trainmaster_proto::{job_from_spec, job_status, mode_name, v1};
 
 use super::owner::Owner;
 use crate::{
@@ -111,17 +111,6 @@ impl View<'_> {
     pub(crate) fn missing(&self, job: &str, scope: &Scope) -> String {
         self.owner.missing(job, scope)
     }
-}
-
-/// Number of active jobs by state.
-pub(super) fn count(state: &State) -> [(&'static str, i64); JOB_STATES.len()] {
-    let mut counts = JOB_STATES.map(|name| (name, 0));
-    for job in state.jobs.values() {
-        let name = job_state(state, job);
-        let (_, count) = counts.iter_mut().find(|(known, _)| *known == name).expect("all states are in the table");
-        *count += 1;
-    }
-    counts
 }
 
 impl Overview {

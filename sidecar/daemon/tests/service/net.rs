@@ -45,7 +45,7 @@ fn table(metrics: &str) -> String {
         let values: Vec<String> = labels.iter().map(|(_, value)| format!("`{}`", value.trim_matches('"'))).collect();
         let (label, values) = match label {
             "" | "le" => (String::new(), String::new()),
-            "version" | "engine" | "mode" | "type" | "reason" | "tenant" | "queue" | "job"
+            "version" | "engine" | "mode" | "type" | "reason" | "tenant" | "queue" | "name"
                 if !name.ends_with("_total") =>
             {
                 (format!("{{{label}}}"), String::new())
