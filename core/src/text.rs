@@ -67,7 +67,15 @@ pub(crate) fn in_plain_words(message: &str) -> String {
         ("a list", &["a sequence", "a tuple"]),
         ("a table", &["a map", "struct"]),
     ];
+    /// What a number that is too large must be at most.
+    const MOST: [(&str, &str); 4] = [("u8", "255"), ("u16", "65535"), ("u32", "4294967295"), ("i32", "2147483647")];
     let Some((before, rest)) = message.rsplit_once("expected ") else { return message.to_owned() };
+    if let Some((_, most)) = MOST.iter().find(|(name, _)| rest == *name)
+        && before.starts_with("invalid value: integer `")
+        && !before.contains("`-")
+    {
+        return format!("{before}expected a whole number of at most {most}");
+    }
     let follows = |words: &str| {
         let tail = rest.strip_prefix(words)?;
         (!tail.starts_with(|c: char| c.is_alphanumeric() || c == '_')).then_some(tail)
@@ -245,6 +253,7 @@ mod tests {
             ("pair = 1", "integer `1`, expected a list of size 2"),
             ("cont = 1 # expected u32", "`inner`, `labels`, `folder`, `wait`"),
             ("count = -1", "integer `-1`, expected a whole number of 0 or more"),
+            ("count = 5000000000", "integer `5000000000`, expected a whole number of at most 4294967295"),
             ("vcores = 0", "integer `0`, expected a whole number of 1 or more"),
             ("count = \"expected u32\"", "expected a whole number of 0 or more"),
             ("share = \"x\"", "string \"x\", expected a number"),

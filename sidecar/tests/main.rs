@@ -1,5 +1,6 @@
 //! Tests of the program `trainmaster`, run as a user or a cluster manager runs it.
 
+mod bad_inputs;
 mod cli_client;
 mod cli_demo;
 mod cli_offline;

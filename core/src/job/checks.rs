@@ -41,6 +41,11 @@ impl JobSpec {
     /// The first key that is wrong, its value and what is allowed.
     pub fn validate_new(&self) -> Result<(), JobSpecError> {
         self.validate()?;
+        for (key, time) in [("time_limit", self.time_limit), ("deadline", self.deadline)] {
+            if time == Some(Span::ZERO) {
+                return Err(JobSpecError { key: key.into(), problem: "\"0s\" must be above zero".into() });
+            }
+        }
         let start = self.start();
         let checks =
             [Launcher::of(&start).err(), Launcher::processes(&start).err(), Elastic::check(&self.labels).err()];

@@ -325,6 +325,10 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
     if server.as_ref().is_some_and(|server| server.sizes.is_some()) {
         return Err(wrong("server.sizes", "has no meaning: only the number of workers can be restricted").into());
     }
+    let partitions = match file.partitions {
+        Some(Partitions::Count(0)) => return Err(wrong("partitions", "0 must be at least 1").into()),
+        given => given.map_or_else(Vec::new, Partitions::parts),
+    };
     let mut spec = JobSpec {
         model: file.model.unwrap_or_else(|| file.name.clone()),
         name: file.name,
@@ -346,7 +350,7 @@ fn build(file: File) -> Result<JobSpec, JobFileError> {
         stop: file.stop,
         stop_under_load: file.stop_under_load.unwrap_or(file.stop),
         urgency: file.urgency,
-        partitions: file.partitions.map_or_else(Vec::new, Partitions::parts),
+        partitions,
         dataset: file.dataset,
         labels,
         time_limit: file.time_limit,

@@ -101,6 +101,9 @@ pub(super) mod limits {
             Ok((name.clone(), Unit::of(&name).parse(&text).map_err(|error| wrong(error.to_string()))?))
         };
         let limits = tables.into_iter().map(|(owner, table)| {
+            if owner.is_empty() {
+                return Err(D::Error::custom("\"\": a queue or tenant has a name"));
+            }
             let most = table.into_iter().map(|(name, value)| read(&owner, name, value)).collect::<Result<_, _>>()?;
             Ok((owner, most))
         });

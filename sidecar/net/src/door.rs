@@ -30,12 +30,15 @@ impl Door {
     /// A door for these names and addresses (`http://host:port`), and for this machine's own name.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let host = |name: &'a str| {
-            let authority = name.split_once("://").map_or(name, |(_, rest)| rest).split(['/', '?']).next();
-            authority.and_then(|authority| authority.parse::<Authority>().ok()).map(|of| of.host().to_owned())
-        };
-        let names = names.into_iter().filter_map(host).chain([own]).filter(|name| !name.is_empty());
+        let names = names.into_iter().filter_map(Self::host).chain([own]).filter(|name| !name.is_empty());
         Self { names: Some(names.collect()) }
+    }
+
+    /// The host in an address, or a host's name. `None` if there is none.
+    pub fn host(address: &str) -> Option<String> {
+        let authority = address.split_once("://").map_or(address, |(_, rest)| rest).split(['/', '?']).next()?;
+        let host = authority.parse::<Authority>().ok()?.host().to_owned();
+        Some(host).filter(|host| !host.is_empty())
     }
 
     fn is_ours(&self, host: &str) -> bool {

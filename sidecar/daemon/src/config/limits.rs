@@ -116,14 +116,36 @@ impl Default for LimitsConfig {
 }
 
 impl Config {
+    /// The first limit of 0 with which the daemon would do nothing.
+    pub(super) fn zero(&self) -> Option<&'static str> {
+        let Self { decision, journal, limits, .. } = self;
+        let lasts = |time: Duration| usize::from(!time.is_zero());
+        let all = [
+            ("decision.limit", lasts(decision.limit)),
+            ("decision.steps", decision.steps as usize),
+            ("journal.waiting_bytes", journal.waiting_bytes),
+            ("journal.write_limit", lasts(journal.write_limit)),
+            ("limits.connections", limits.connections),
+            ("limits.lists", limits.lists),
+            ("limits.request_bytes", limits.request_bytes),
+            ("limits.reports_per_second", limits.reports_per_second as usize),
+            ("limits.job_bytes_per_second", limits.job_bytes_per_second as usize),
+            ("limits.tenant_bytes_per_second", limits.tenant_bytes_per_second as usize),
+            ("limits.watchers_per_job", limits.watchers_per_job),
+            ("limits.jobs", limits.jobs),
+            ("limits.jobs_per_tenant", limits.jobs_per_tenant),
+        ];
+        all.into_iter().find(|(_, value)| *value == 0).map(|(key, _)| key)
+    }
+
     pub(crate) fn load_limits(&self) -> LoadLimits {
         let LimitsConfig { lists, request_bytes, .. } = self.limits;
-        LoadLimits { lists: lists.max(1), request_bytes, ..LoadLimits::default() }
+        LoadLimits { lists, request_bytes, ..LoadLimits::default() }
     }
 
     pub(crate) fn keeper_limits(&self) -> KeeperLimits {
         let LimitsConfig { connections, lists, .. } = self.limits;
-        KeeperLimits { connections: connections.max(1), lists: lists.max(1), metrics_open: self.metrics_open }
+        KeeperLimits { connections, lists, metrics_open: self.metrics_open }
     }
 
     pub(crate) fn feed_limits(&self) -> Limits {

@@ -329,8 +329,18 @@ impl Config {
     /// Checks rules that also hold for flags. The daemon does so when it starts.
     ///
     /// # Errors
-    /// The address is open to other machines, without TLS.
+    /// The address is open to other machines, without TLS. A limit is 0, or a name is no host's.
     pub fn check(&self) -> Result<(), ServeError> {
+        if let Some(key) = self.zero() {
+            return Err(wrong(key, "0 must be at least 1, or a duration above zero"));
+        }
+        if let Some(name) = self.names.iter().find(|name| Door::host(name).is_none()) {
+            return Err(wrong("names", &format!("{name:?} must be a host's name, such as \"login1.example.org\"")));
+        }
+        if let Some(address) = self.advertise.as_ref().filter(|address| !is_url(address)) {
+            let problem = format!("{address:?} must be an address with its scheme, such as \"http://node1:7070\"");
+            return Err(wrong("advertise", &problem));
+        }
         if !self.listen.ip().is_loopback() && self.tls.is_none() {
             let problem = format!(
                 "{} is open to other machines and needs TLS (tls.cert and tls.key; `trainmaster certs init` makes \
@@ -422,6 +432,10 @@ mod openness {
             other => Err(D::Error::custom(format!("{other:?} must be \"token\" or \"open\""))),
         }
     }
+}
+
+fn is_url(address: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| address.starts_with(scheme)) && Door::host(address).is_some()
 }
 
 fn wrong(key: &str, problem: &str) -> ServeError {

@@ -363,7 +363,7 @@ async fn a_dropped_daemon_ends_with_a_complete_journal() {
 async fn an_engine_that_takes_too_long_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.decision.limit = Duration::ZERO;
+    config.decision.limit = Duration::from_nanos(1);
     let daemon = Daemon::start(config).await.unwrap();
     let clients = Clients::of(&daemon).await;
     let _manager = FakeManager::attach(&clients, "fake", servers(1, 1)).await;
