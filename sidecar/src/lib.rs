@@ -21,7 +21,7 @@ mod token;
 mod wait;
 mod watch;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
@@ -125,6 +125,12 @@ enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Write manual pages of all commands
+    #[command(args(without_daemon()))]
+    Man {
+        /// The folder, which must exist: trainmaster.1, trainmaster-submit.1 …
+        folder: PathBuf,
+    },
     /// Inspect a daemon's journal: show its content, repeat its decisions, or simulate its jobs under other engines
     #[command(args(without_daemon()))]
     Replay(Answered<replay::ReplayArgs>),
@@ -185,6 +191,11 @@ fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut program, "trainmaster", &mut script);
             output(false).line(String::from_utf8_lossy(&script).trim_end())
+        }
+        Command::Man { folder } => {
+            let program = adapter::with_commands(Cli::command(), adapters).name("trainmaster");
+            let unwritten = |error| Failure::refused(format!("{}: {error}", folder.display()));
+            clap_mangen::generate_to(program, folder).map_err(unwritten)
         }
         Command::Paa(Answered { args, json }) => paa::run(args, output(*json)),
         Command::Simulate(Answered { args, json }) => simulate::run(args, output(*json)),
