@@ -1,6 +1,6 @@
 # The commands for people and CI. Both use the same ones.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all goldens nvidia fuzz check bench resize fits experiments attacks
+.PHONY: help demo test test-all goldens nvidia fuzz check bench resize fits experiments attacks dist first-hour
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -12,7 +12,7 @@ demo: ## run nine real training jobs on a virtual cluster, under three engines
 test: ## run all tests; print the numbers of tests run and skipped
 	scripts/test
 
-test-all: ## also run long tests: 1,000 kill -9, 2,000 submissions, 10^6 calls from C, 5 times the histories, old Ray
+test-all: ## also run long tests: 1,000 kill -9, 2,000 submissions, 10^6 calls from C, more histories, old Ray, packages
 	TRAINMASTER_KILLS=1000 TRAINMASTER_SUBMISSIONS=2000 TRAINMASTER_CALLS=500000 TRAINMASTER_RELEASES=all \
 		TRAINMASTER_CASES=5 scripts/test
 
@@ -26,6 +26,14 @@ nvidia: ## run the tests that need an NVIDIA GPU
 
 fuzz: ## fuzz each parser of foreign input for a minute, then feed 10^6 generated inputs, on a small stack
 	scripts/fuzz $(FUZZ)
+
+dist: ## build a tarball, a Debian package and a wheel in target/dist; the programs are static
+	scripts/install service python
+	scripts/dist
+
+first-hour: ## play docs/first-hour.md in a fresh root and write its outputs again: read the difference
+	integration/service/test --write
+	git --no-pager diff --stat -- docs/first-hour.md
 
 check: ## run fmt, clippy and rustdoc; check licences, sources and known vulnerabilities of dependencies
 	scripts/check
