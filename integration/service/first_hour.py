@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +28,8 @@ PAGE = ROOT / "docs/first-hour.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Seconds in which a command that is repeated until its output is the page's has to succeed.
 PATIENCE = 120
+#: Seconds for the whole page.
+LIMIT = 1200
 #: What differs between two runs.
 MASKS = [
     (r"\b\d{4}-\d\d-\d\dT[\d:.]+Z", "<time>"),
@@ -74,6 +77,9 @@ class Shell:
         self.process = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
+        # Nothing on the page takes so long.
+        self.limit = threading.Timer(LIMIT, self.process.kill)
+        self.limit.start()
         self.run("cd /root; exec 2>&1")
 
     def run(self, command: str) -> str:
@@ -89,6 +95,7 @@ class Shell:
         raise RuntimeError(f"the shell ended: {''.join(lines)}")
 
     def end(self) -> None:
+        self.limit.cancel()
         self.process.kill()
         self.process.wait()
 
@@ -152,7 +159,7 @@ def main() -> int:
     [package] = args.dist.glob("trainmaster_*.deb")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"
-        subprocess.run(["cp", "-a", args.root, root], check=True)
+        subprocess.run(["cp", "-a", args.root.resolve(), root], check=True)
         for file in (package, newer(package, Path(folder))):
             shutil.copy(file, root / "root")
         if not (root / "dev/null").exists():
