@@ -5,7 +5,7 @@
 
     --dist FOLDER   the folder of scripts/dist, with the Debian package
     --root FOLDER   a root made by debootstrap; it is copied, and not changed
-    --write         write the page's outputs again
+    --write         rewrite the outputs in the page
 
 Needs root, because it uses chroot and namespaces of its own for processes, mounts and the network.
 """
@@ -30,12 +30,12 @@ BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PATIENCE = 120
 #: Seconds for the whole page.
 LIMIT = 1200
-#: What differs between two runs.
+#: What differs between two runs: durations, progress, counts of files and decisions. Other small numbers must be equal.
 MASKS = [
-    (r"\b\d{4}-\d\d-\d\dT[\d:.]+Z", "<time>"),
     (r"\b[0-9a-f]{16,}\b", "<hex>"),
-    (r"\b\d+(\.\d+)?( ?(ms|s|m|h|d|B|KiB|MiB|GiB))?\b", "<n>"),
-    (r"(<n> ?)+", "<n> "),
+    (r"^(\d+ +\w+ +running +\S+) .*", r"\1"),
+    (r"\bdecision +\d+", "decision <n>"),
+    (r"\b\d+(\.\d+)?(ms|s|m|h|d)\b|\b\d+\.\d+\b|\b\d{3,}\b", "<n>"),
     (r"; next decision .*", ""),
     (r"[ \t]+", " "),
 ]
@@ -157,13 +157,15 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     [package] = args.dist.glob("trainmaster_*.deb")
-    with tempfile.TemporaryDirectory() as folder:
+    # Programs in the root may still be ending.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         root = Path(folder) / "root"
         subprocess.run(["cp", "-a", args.root.resolve(), root], check=True)
         for file in (package, newer(package, Path(folder))):
             shutil.copy(file, root / "root")
         if not (root / "dev/null").exists():
             os.mknod(root / "dev/null", 0o20666, os.makedev(1, 3))
+            os.chmod(root / "dev/null", 0o666)
         shell = Shell(root)
         try:
             page, differences = play(shell, PAGE.read_text(), args.write)

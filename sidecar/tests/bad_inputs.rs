@@ -1,4 +1,4 @@
-//! A hundred mistakes in job files, configurations, adapters' files and flags. Each message names the thing, its value
+//! Mistakes in job files, configurations, adapters' files and flags. Each message names the thing, its value
 //! if it has one, and what is allowed.
 
 use std::{fs, process::Command};
@@ -11,6 +11,9 @@ fn run(folder: &TempDir, args: &[&str]) -> (i32, String) {
     let output = Command::new(program)
         .args(args)
         .current_dir(folder)
+        .env_remove("TRAINMASTER_SERVER")
+        .env_remove("TRAINMASTER_TOKEN_FILE")
+        .env_remove("TRAINMASTER_CA")
         .env("XDG_STATE_HOME", folder.path())
         .env("TRAINMASTER_LOG", "error")
         .output()
@@ -149,12 +152,17 @@ const CONFIGURATIONS: [(&str, &[&str]); 30] = [
 ];
 
 /// Configurations that are read, but not allowed.
-const WRONG: [(&str, &[&str]); 6] = [
+const WRONG: [(&str, &[&str]); 11] = [
     ("listen = \"0.0.0.0:7070\"", &["listen: 0.0.0.0:7070", "needs TLS"]),
     ("names = [\"a b\"]", &["names: \"a b\"", "a host's name, such as"]),
     ("advertise = \"nowhere\"", &["advertise: \"nowhere\"", "such as \"http://node1:7070\""]),
-    ("[limits]\njobs = 0", &["limits.jobs: 0", "at least 1"]),
-    ("[decision]\nlimit = \"0s\"", &["decision.limit: 0", "above zero"]),
+    ("names = [\"*.example.org\"]", &["names: \"*.example.org\"", "a host's name, such as"]),
+    ("[limits]\nconnections = 0", &["limits.connections: 0", "at least 1"]),
+    ("[limits]\nlists = 0", &["limits.lists: 0", "at least 1"]),
+    ("[limits]\nrequest_bytes = 0", &["limits.request_bytes: 0", "at least 1"]),
+    ("[journal]\nwaiting_bytes = 0", &["journal.waiting_bytes: 0", "at least 1"]),
+    ("[journal]\nwrite_limit = \"0s\"", &["journal.write_limit: \"0s\"", "above zero"]),
+    ("[decision]\nlimit = \"0s\"", &["decision.limit: \"0s\"", "above zero"]),
     ("[decision]\nsteps = 0", &["decision.steps: 0", "at least 1"]),
 ];
 
@@ -162,7 +170,7 @@ const WRONG: [(&str, &[&str]); 6] = [
 const CLUSTERS: [(&str, &[&str]); 10] = [
     ("", &["server", "none"]),
     ("[[server]]\nname = 5", &["name", "integer `5`", TEXT]),
-    ("[[server]]\nname = \"a\"\ngpu = -1", &["gpu", "-1"]),
+    ("[[server]]\nname = \"a\"\ngpu = -1", &["gpu = -1", "1024"]),
     ("[[server]]\nname = \"a\"\ngpu = 5000", &["gpu", "5000", "1024"]),
     ("[[server]]\nname = \"a\"\ncpu = \"x\"", &["cpu", "\"x\"", "write a number such as 2"]),
     ("[[server]]\nname = \"a\"\nmemory = 5", &["memory", "5", SIZE]),
@@ -191,7 +199,7 @@ const FLAGS: [(&[&str], i32, &[&str]); 24] = [
     (&["wait"], 2, &["<JOB>", "--help"]),
     (&["submit"], 2, &["<FILE>", "--help"]),
     (&["submit", "missing.toml"], 1, &["missing.toml", "No such file"]),
-    (&["submit", "."], 1, &[".", "Is a directory"]),
+    (&["submit", "."], 1, &[". can't be read", "Is a directory"]),
     (&["mode", "fast"], 2, &["'fast'", "active, shadow, paused"]),
     (&["serve", "--set", "interval"], 2, &["'interval'", "KEY=VALUE"]),
     (&["serve", "--set", "interval=fast", "--print-config"], 1, &["parameters.interval: \"fast\"", "such as \"30s\""]),

@@ -52,8 +52,8 @@ pub(super) fn pages(host: Host, registry: Registry, log: LogMetric) -> Router {
 
 async fn metrics(State(pages): State<Pages>, who: Option<Extension<Who>>) -> Response {
     // Sampled metrics are cleared before they are set, so one request at a time reads them.
-    let _alone = pages.sampling.lock().await;
-    pages.host.measure().await;
+    let alone = pages.sampling.lock_owned().await;
+    let _alone = pages.host.measure(alone).await;
     pages.log.update();
     let mut families = pages.registry.gather();
     if who.is_none() {

@@ -116,26 +116,22 @@ impl Default for LimitsConfig {
 }
 
 impl Config {
-    /// The first limit of 0 with which the daemon would do nothing.
-    pub(super) fn zero(&self) -> Option<&'static str> {
+    /// The first limit of 0 with which the daemon would answer no call or make no decision, and what is allowed. Other
+    /// limits of 0 have a use: `limits.jobs = 0` closes submission.
+    pub(super) fn zero(&self) -> Option<(&'static str, &'static str)> {
         let Self { decision, journal, limits, .. } = self;
-        let lasts = |time: Duration| usize::from(!time.is_zero());
+        const SOME: &str = "0 must be at least 1";
+        const TIME: &str = "\"0s\" must be above zero";
         let all = [
-            ("decision.limit", lasts(decision.limit)),
-            ("decision.steps", decision.steps as usize),
-            ("journal.waiting_bytes", journal.waiting_bytes),
-            ("journal.write_limit", lasts(journal.write_limit)),
-            ("limits.connections", limits.connections),
-            ("limits.lists", limits.lists),
-            ("limits.request_bytes", limits.request_bytes),
-            ("limits.reports_per_second", limits.reports_per_second as usize),
-            ("limits.job_bytes_per_second", limits.job_bytes_per_second as usize),
-            ("limits.tenant_bytes_per_second", limits.tenant_bytes_per_second as usize),
-            ("limits.watchers_per_job", limits.watchers_per_job),
-            ("limits.jobs", limits.jobs),
-            ("limits.jobs_per_tenant", limits.jobs_per_tenant),
+            ("decision.limit", TIME, decision.limit.is_zero()),
+            ("decision.steps", SOME, decision.steps == 0),
+            ("journal.waiting_bytes", SOME, journal.waiting_bytes == 0),
+            ("journal.write_limit", TIME, journal.write_limit.is_zero()),
+            ("limits.connections", SOME, limits.connections == 0),
+            ("limits.lists", SOME, limits.lists == 0),
+            ("limits.request_bytes", SOME, limits.request_bytes == 0),
         ];
-        all.into_iter().find(|(_, value)| *value == 0).map(|(key, _)| key)
+        all.into_iter().find(|(.., is_zero)| *is_zero).map(|(key, allowed, _)| (key, allowed))
     }
 
     pub(crate) fn load_limits(&self) -> LoadLimits {

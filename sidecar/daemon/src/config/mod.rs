@@ -6,7 +6,7 @@ mod tests;
 
 use std::{
     env, io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -331,10 +331,10 @@ impl Config {
     /// # Errors
     /// The address is open to other machines, without TLS. A limit is 0, or a name is no host's.
     pub fn check(&self) -> Result<(), ServeError> {
-        if let Some(key) = self.zero() {
-            return Err(wrong(key, "0 must be at least 1, or a duration above zero"));
+        if let Some((key, allowed)) = self.zero() {
+            return Err(wrong(key, allowed));
         }
-        if let Some(name) = self.names.iter().find(|name| Door::host(name).is_none()) {
+        if let Some(name) = self.names.iter().find(|name| !is_host(name)) {
             return Err(wrong("names", &format!("{name:?} must be a host's name, such as \"login1.example.org\"")));
         }
         if let Some(address) = self.advertise.as_ref().filter(|address| !is_url(address)) {
@@ -432,6 +432,12 @@ mod openness {
             other => Err(D::Error::custom(format!("{other:?} must be \"token\" or \"open\""))),
         }
     }
+}
+
+/// Whether it is a host's name or address, with a port or without one.
+fn is_host(name: &str) -> bool {
+    let allowed = |host: String| host.chars().all(|c| c.is_ascii_alphanumeric() || "._-[]:".contains(c));
+    name.parse::<IpAddr>().is_ok() || Door::host(name).is_some_and(allowed)
 }
 
 fn is_url(address: &str) -> bool {

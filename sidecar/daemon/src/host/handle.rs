@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{OwnedMutexGuard, mpsc, oneshot, watch},
     task,
     time::timeout,
 };
@@ -132,15 +132,15 @@ impl FeedHost for Host {
 
 impl Host {
     /// Updates the sampled gauges. The scheduler's thread only makes a copy. If it has none within a while, the gauges
-    /// stay as they were, and one of them tells so.
-    pub(crate) async fn measure(&self) {
+    /// stay as they were, and one of them tells so. It holds the lock even if its caller goes away meanwhile.
+    pub(crate) async fn measure(&self, alone: OwnedMutexGuard<()>) -> Option<OwnedMutexGuard<()>> {
         let sample = |view: View<'_>| {
             let engine = view.scheduler.engine_name().to_owned();
             (view.scheduler.state().clone(), engine, view.now(), view.decision_age())
         };
         let copy = timeout(SAMPLING, self.read(sample)).await;
         self.metrics.sampled.set(i64::from(matches!(copy, Ok(Ok(_)))));
-        let Ok(Ok((state, engine, now, age))) = copy else { return };
+        let Ok(Ok((state, engine, now, age))) = copy else { return Some(alone) };
         let metrics = self.metrics.clone();
         let sampled = task::spawn_blocking(move || {
             metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);
@@ -152,7 +152,8 @@ impl Host {
                 metrics.largest_free_gpus.with_label_values(&[level.name()]).set(free as f64 / 1000.0);
             }
             metrics.census.sample(&state, &engine, now);
+            alone
         });
-        let _ = sampled.await;
+        sampled.await.ok()
     }
 }
