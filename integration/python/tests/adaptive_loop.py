@@ -45,7 +45,7 @@ while progress < STEPS and not trainmaster.should_stop():
     mean = [(a + b) / 2 for a, b in zip(*parts, strict=True)]
     batch.observe(sum(map(square, parts)) / 2, square(mean), small=half, large=2 * half)
     weights = [w - 0.001 * batch.gain * g for w, g in zip(weights, mean, strict=True)]
-    time.sleep(0.04)  # what a step costs whatever its batch; on a busy machine, too, more than what examples cost
+    time.sleep(0.04)  # what a step costs whatever its batch
     progress += batch.gain
     loss = square([w - t for w, t in zip(weights, TRUTH, strict=True)])
     trainmaster.report(

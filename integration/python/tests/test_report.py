@@ -80,8 +80,7 @@ def test_a_loop_follows_the_batch_that_the_scheduler_chooses(daemon: Daemon, tmp
     assert ended.step >= 600
     batches = [tuple(map(int, line.split())) for line in told.read_text().splitlines()]
     assert batches[0] == (16, 16, 1), "it starts with the submitted batch"
-    # A step's cost doesn't depend on small batches, and the gradients are noisy. A busy machine can make steps look so
-    # slow that a smaller batch is chosen again.
+    # The gradients are noisy, so a larger batch pays. On a busy machine a smaller one was chosen again later.
     assert max(size for size, _, _ in batches) >= 32, batches
     for size, local, passes in batches:
         assert size == local * passes, batches
