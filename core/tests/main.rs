@@ -38,3 +38,4 @@ mod sizes;
 mod srtf;
 mod tiresias;
 mod topology;
+mod waits;
