@@ -5,9 +5,9 @@
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
-demo: ## run nine real training jobs on a virtual cluster, under three engines
-	cargo build --release --locked -p trainmaster -p trainmaster-trainer
-	target/release/trainmaster demo $(DEMO)
+demo: ## watch real training jobs grow and shrink on a virtual cluster; DEMO=--compare: nine jobs, three engines
+	cargo build --locked -p trainmaster -p trainmaster-trainer
+	target/debug/trainmaster demo $(DEMO)
 
 test: ## run all tests; print the numbers of tests run and skipped
 	scripts/test

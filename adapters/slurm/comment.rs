@@ -7,7 +7,7 @@ use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use trainmaster_core::{
     DecisionId, JobId, JobSpec, ObservedSlot, Role, Shape,
-    text::{is_unseen, shown},
+    text::{from_hex, hex, is_unseen, shown},
 };
 use trainmaster_manager::{Order, Run};
 
@@ -202,7 +202,7 @@ impl std::fmt::Display for Tag {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write_pairs(f, &self.pairs)?;
         f.write_str(";@token=")?;
-        self.token.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str(&hex(&self.token))?;
         write!(f, ";@begin={};@asked={}", self.begin, self.asked)?;
         if !self.note.is_empty() {
             write!(f, ";@note={}", self.note)?;
@@ -215,7 +215,7 @@ impl Tag {
     /// Reads the comment of an accepted job. Returns `None` for every other comment.
     pub fn read(comment: &str) -> Option<Self> {
         let (pairs, own, note) = accepted(comment)?;
-        let token = hex(own.get("@token")?)?;
+        let token = from_hex(own.get("@token")?)?;
         let begin = own.get("@begin").map_or(Some(0), |begin| begin.parse().ok())?;
         Some(Self { pairs, token, begin, asked: Asked::read(own.get("@asked")?)?, note: note.into() })
     }
@@ -266,17 +266,6 @@ fn accepted(comment: &str) -> Option<(Pairs, BTreeMap<&str, &str>, &str)> {
         }
     }
     Some((pairs, own, note))
-}
-
-fn hex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 /// A job's last allocation, as stored in its admin comment. It is sufficient for a new agent, for people and for the

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime;
 use tonic::{Code, Status};
-use trainmaster_core::{JobSpec, job::LONGEST_FILE};
+use trainmaster_core::{JobSpec, job::LONGEST_FILE, text::hex};
 use trainmaster_manager::{AdapterCommand, CommandAnswer, Daemon as _, DaemonAddress, Remote};
 use trainmaster_net::secret;
 
@@ -98,7 +98,7 @@ fn submit(config: &Config, user: &str, text: &str, daemon: &DaemonAddress) -> Re
     }
     let mut random = [0; 16];
     SystemRandom::new().fill(&mut random).map_err(|_| anyhow!("no random bits for a secret"))?;
-    let secret: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret = hex(&random);
     let created = call(config, Method::POST, &format!("apps/new-application?user.name={user}"), String::new())?;
     let New { application, largest } = serde_json::from_slice(&created).context("the ResourceManager's answer")?;
     let hand_in = |spec: &JobSpec| {

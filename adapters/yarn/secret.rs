@@ -1,6 +1,7 @@
 //! Proofs of identity: applications' secrets and the plug-ins' token.
 
 use ring::digest::{SHA256, digest};
+use trainmaster_core::text;
 
 /// The hash of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,21 +15,12 @@ impl SecretHash {
 
     /// Parses hexadecimal digits. Returns `None` if they aren't a hash.
     pub(crate) fn parse(hex: &str) -> Option<Self> {
-        let hex = hex.as_bytes();
-        let mut bytes = [0; 32];
-        if hex.len() != 2 * bytes.len() {
-            return None;
-        }
-        let digit = |byte: u8| (byte as char).to_digit(16);
-        for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
-            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-        }
-        Some(Self(bytes))
+        text::from_hex(hex).map(Self)
     }
 
     /// The hash in hexadecimal digits.
     pub(crate) fn hex(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        text::hex(&self.0)
     }
 
     /// Whether this is the secret. The duration doesn't depend on the position of a difference.

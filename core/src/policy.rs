@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use toml::{Table, Value};
 
-use crate::text::read_toml;
+use crate::text::{hex, read_toml};
 
 /// Version of the text format.
 const FORMAT: i64 = 1;
@@ -316,10 +316,6 @@ struct File {
     hash: String,
     weights: Vec<f32>,
     validation: Option<Validation>,
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A choice of an engine's heuristic, with the policy inputs of all alternatives, for imitation.

@@ -192,6 +192,32 @@ pub fn quoted(text: &str) -> String {
     if plain { text.into() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
+/// Bytes as lower-case hexadecimal digits.
+///
+/// ```
+/// use trainmaster_core::text::{from_hex, hex};
+///
+/// assert_eq!(hex(&[0x0a, 0xff]), "0aff");
+/// assert_eq!(from_hex("0aFF"), Some([10, 255]));
+/// assert_eq!((from_hex::<2>("0af"), from_hex::<2>("+aff")), (None, None));
+/// ```
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of a text of exactly two hexadecimal digits for each.
+pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if text.len() != 2 * N {
+        return None;
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    Some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

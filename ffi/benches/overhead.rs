@@ -35,8 +35,7 @@ fn by_rust() -> Times {
             scheduler.apply(Time(0), Event::ServerSet { manager: "m".into(), server }).unwrap();
         }
         for at in 0..JOBS {
-            let demand = [("gpu".to_owned(), 1000), ("cpu".to_owned(), 4000)].into();
-            let worker = RoleSpec { demand, min: 1, max: 8, requested: 1, command: String::new() };
+            let worker = RoleSpec::of(&[("gpu", 1000), ("cpu", 4000)], 1..=8, 1);
             let mode = TrainingMode::AllReduce;
             let spec = Box::new(JobSpec { worker, server: None, mode, ..JobSpec::minimal(&format!("job{at}")) });
             scheduler.apply(Time(1), Event::JobSubmitted { spec, external: None, token_hash: None }).unwrap();

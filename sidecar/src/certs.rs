@@ -14,6 +14,7 @@ use rcgen::{
     date_time_ymd,
 };
 use serde::{Deserialize, Serialize};
+use trainmaster_core::text::hex;
 use trainmaster_daemon::{Role, is_name};
 use trainmaster_net::{is_host, secret};
 use trainmaster_proto::v1::TokenRole;
@@ -209,10 +210,6 @@ fn random() -> Result<[u8; 16]> {
     // A serial number is positive, and its first byte isn't zero.
     bytes[0] = bytes[0] & 0x7f | 0x40;
     Ok(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Vec<u8> {

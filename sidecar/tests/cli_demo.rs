@@ -153,6 +153,25 @@ fn edge_loses_and_regains_workers_sends_no_chunk_twice_and_all_jobs_end() {
 }
 
 #[test]
+fn in_the_first_minute_a_job_shrinks_when_others_arrive() {
+    let folder = TempDir::new().unwrap();
+    let trainer = Path::new(env!("CARGO_BIN_EXE_trainmaster")).with_file_name("trainmaster-trainer");
+    let output = demo(folder.path(), &trainer, &[]).output().unwrap();
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{out}\n{err}");
+    let record: Value = serde_json::from_slice(&fs::read(folder.path().join("record.json")).unwrap()).unwrap();
+    let names: Vec<&str> = record["jobs"].as_array().unwrap().iter().map(|job| job["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["resnet-50", "cnn-rand", "rnn-lstm", "resnext-110"]);
+    let workers = |shape: &Value| shape.as_str().unwrap().split('w').next().unwrap().parse::<u32>().unwrap();
+    let changes = record["jobs"][0]["rescales"].as_array().unwrap();
+    assert!(changes.iter().any(|change| workers(&change["to"]) < workers(&change["from"])), "{out}");
+    // Each change is a line, when it happens.
+    let lines = err.lines().filter(|line| line.contains("resnet-50: ") && line.contains(" → ")).count();
+    assert!(lines >= changes.len(), "{err}");
+    assert!(out.contains("trainmaster demo --compare"), "{out}");
+}
+
+#[test]
 fn mlfs_moves_a_task_from_an_overloaded_server_and_stops_a_job_early() {
     let folder = TempDir::new().unwrap();
     let trainer = Path::new(env!("CARGO_BIN_EXE_trainmaster")).with_file_name("trainmaster-trainer");

@@ -22,6 +22,7 @@ use trainmaster_core::{
     Event, JobId, Scheduler,
     journal::Record,
     replay::{Replay, Replayed},
+    text::hex,
 };
 use trainmaster_daemon::{ADMIN_TOKEN, read_journal};
 use trainmaster_proto::v1;
@@ -224,7 +225,7 @@ fn check(folder: &Path, site: &Site) -> Scheduler {
         let record = Record::decode(record).unwrap_or_else(|problem| panic!("record {at}: {problem}"));
         let Record::Committed { digest, .. } = &record else { continue };
         let decision = record.decision().unwrap().id.0;
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex(digest);
         if let Some(seen) = known.digests.get(&decision) {
             assert_eq!(*seen, digest, "decision {decision}");
         }

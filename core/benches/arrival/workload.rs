@@ -73,13 +73,7 @@ pub(crate) fn arrival(size: Size, number: u32, full: bool) -> JobSpec {
     let mut draws = Draws(u64::from(number) + 2);
     let mut upto = |most: u32| if full { most } else { draws.count((most / 4).max(1).into(), most.into()) as u32 };
     let (chunks, epochs) = (upto(size.chunks), upto(size.epochs));
-    let role = |demand: &[(&str, i64)]| RoleSpec {
-        demand: table(demand),
-        min: 1,
-        max: 10_000,
-        requested: 1,
-        command: String::new(),
-    };
+    let role = |demand: &[(&str, i64)]| RoleSpec::of(demand, 1..=10_000, 1);
     let most = |most: i64| if full { most / 2 } else { most };
     let gpus = if full { 1 } else { draws.count(0, 4) };
     let worker = role(&[

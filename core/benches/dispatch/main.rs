@@ -112,16 +112,9 @@ fn each(at: u32) -> Span {
 }
 
 fn submit(scheduler: &mut Scheduler, at: Time, name: &str, chunks: u32, each: Span, from: &str) {
-    let role = |demand: &[(&str, i64)], max| RoleSpec {
-        demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
-        min: 1,
-        max,
-        requested: 1,
-        command: String::new(),
-    };
     let spec = JobSpec {
-        worker: role(&[("gpu", 1000), ("cpu", 1000)], 10_000),
-        server: Some(role(&[("cpu", 1000)], 1)),
+        worker: RoleSpec::of(&[("gpu", 1000), ("cpu", 1000)], 1..=10_000, 1),
+        server: Some(RoleSpec::of(&[("cpu", 1000)], 1..=1, 1)),
         dataset: Some(Dataset {
             chunks,
             batches_per_chunk: 1,

@@ -186,17 +186,11 @@ mod tests {
 
     impl Test {
         fn new(chunks: u32) -> Self {
+            let speed = Speed::MiniBatches { seconds: 900.0, per_server: f64::INFINITY, together: Some(600.0) };
             let truth = Truth {
-                speed: Speed::MiniBatches { seconds: 900.0, per_server: f64::INFINITY, together: Some(600.0) },
-                goal: Goal::Epochs(2, None),
-                epoch_steps: None,
-                speed_noise: 0.0,
                 start: Span::seconds(60),
                 checkpoint: Span::seconds(30),
-                stragglers: None,
-                accuracy: None,
-                load: None,
-                noise: None,
+                ..Truth::of(speed, Goal::Epochs(2, None))
             };
             let data = Dataset { chunks, batches_per_chunk: 2, epochs: 2, upload: "z".into(), ..Dataset::default() };
             let data = Dataset { chunk_size: 10, batch_time: Some(Span::seconds(600)), ..data };
@@ -214,7 +208,7 @@ mod tests {
             }
             let event = Event::JobSubmitted { spec: Box::new(spec.clone()), external: None, token_hash: None };
             scheduler.apply(Time(0), event).unwrap();
-            Self { sim: SimJob { arrival: Time(0), spec, profiling: None, done: 0, truth }, scheduler }
+            Self { sim: SimJob::new(Time(0), spec, truth), scheduler }
         }
 
         fn program(&self) -> Program<'_> {

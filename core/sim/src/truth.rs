@@ -473,6 +473,22 @@ pub struct Stragglers {
 }
 
 impl Truth {
+    /// A job that starts and stops in no time, at a constant speed, and has none of the rest.
+    pub fn of(speed: Speed, goal: Goal) -> Self {
+        Self {
+            speed,
+            goal,
+            epoch_steps: None,
+            speed_noise: 0.0,
+            start: Span::ZERO,
+            checkpoint: Span::ZERO,
+            stragglers: None,
+            accuracy: None,
+            load: None,
+            noise: None,
+        }
+    }
+
     /// Steps per epoch.
     pub fn steps_per_epoch(&self, spec: &JobSpec) -> u64 {
         match (self.epoch_steps, &spec.dataset) {

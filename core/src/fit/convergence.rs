@@ -230,12 +230,6 @@ impl LossFit {
         let k = (epoch as f64 - self.origin).max(0.0);
         if self.options.settling { self.noise / (k + 1.0).sqrt() } else { self.noise }
     }
-
-    /// Decrease of the loss from the previous epoch to this one.
-    #[must_use]
-    pub fn improvement_at(&self, epoch: f64) -> f64 {
-        self.family.drop(&self.parameters, (epoch - self.origin).max(1.0)) * self.scale
-    }
 }
 
 /// The family with the smallest error on held-out points. Eq. 1 is preferred if the difference is small.

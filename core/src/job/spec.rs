@@ -1,6 +1,6 @@
 //! The specification of a job by its owner.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -263,13 +263,6 @@ pub struct JobSpecError {
 impl JobSpec {
     /// The smallest valid job: one worker with one GPU, defaults for the rest. A starting point for builders and tests.
     pub fn minimal(name: &str) -> Self {
-        let role = |demand: &[(&str, i64)], max| RoleSpec {
-            demand: demand.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
-            min: 1,
-            max,
-            requested: 1,
-            command: String::new(),
-        };
         Self {
             name: name.into(),
             model: name.into(),
@@ -281,8 +274,8 @@ impl JobSpec {
             batch: 256,
             examples: 0,
             convergence: Convergence::default(),
-            worker: role(&[("gpu", 1000), ("cpu", 1000)], 16),
-            server: Some(role(&[("cpu", 1000)], 16)),
+            worker: RoleSpec::of(&[("gpu", 1000), ("cpu", 1000)], 1..=16, 1),
+            server: Some(RoleSpec::of(&[("cpu", 1000)], 1..=16, 1)),
             separate_roles: false,
             model_size: 0,
             utility: None,
@@ -468,6 +461,18 @@ impl JobSpec {
 }
 
 impl RoleSpec {
+    /// Demand by resource name, in sub-units; from the minimum to the maximum count, and the requested one. The
+    /// manager knows the command.
+    pub fn of(demand: &[(&str, i64)], counts: RangeInclusive<u32>, requested: u32) -> Self {
+        Self {
+            demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
+            min: *counts.start(),
+            max: *counts.end(),
+            requested,
+            command: String::new(),
+        }
+    }
+
     /// The demand as managers get it, with one name for its GPUs: of several types the one that was chosen, `kind`
     /// (`gpu:a100`), and `gpu` for `gpu:*`.
     pub fn demand_with(&self, kind: Option<&str>) -> BTreeMap<String, i64> {

@@ -27,7 +27,7 @@ pub fn server(name: &str, cpus: i64, gib: i64, devices: &[&str]) -> ServerSpec {
 
 /// A role: its demand and its bounds.
 pub fn role(demand: &[(&str, i64)], min: u32, max: u32, requested: u32) -> RoleSpec {
-    RoleSpec { demand: amounts(demand), min, max, requested, command: String::new() }
+    RoleSpec::of(demand, min..=max, requested)
 }
 
 /// A job of GPU workers and CPU parameter servers.

@@ -1,4 +1,5 @@
-//! `trainmaster demo`: nine real training jobs share a virtual cluster, under several engines one after the other.
+//! `trainmaster demo`: real training jobs share a virtual cluster. In its first minute jobs grow and shrink under one
+//! engine; a comparison runs nine jobs under several engines, one after the other.
 //!
 //! All parts are those of the product: the daemon with its journal, the local adapter, the trainer's processes. Only
 //! the device is emulated (unless `--real`): gradients are computed, then the step is stretched to the device's time.
@@ -26,9 +27,10 @@ use trainmaster_manager::Adapters;
 use trainmaster_terminal::stop::{Stop, StopSignals};
 
 use self::{
+    profile::Profile,
     progress::progress,
     record::Run,
-    workload::{CLUSTER, JOBS, arrivals, settings},
+    workload::{CLUSTER, DemoJob, FIRST, JOBS, arrivals, settings},
 };
 
 /// Flags of `trainmaster demo`.
@@ -52,15 +54,12 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_SEED)),
     )]
     pub seed: u32,
-    /// Engines, each once, in the order of their runs: names of `trainmaster engines`. `edge` or `mlfs` alone: other
-    /// jobs, whose data chunks or tasks are scheduled one by one
-    #[arg(
-        long,
-        visible_alias = "engine",
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_value = "optimus,drf,fifo"
-    )]
+    /// Run nine jobs under `optimus`, `drf` and `fifo`, one after the other, and compare; it takes about five minutes
+    #[arg(long)]
+    pub compare: bool,
+    /// Compare these engines, each once, in the order of their runs: names of `trainmaster engines`. `edge` or `mlfs`
+    /// alone: other jobs, whose data chunks or tasks are scheduled one by one
+    #[arg(long, visible_alias = "engine", value_name = "NAMES", value_delimiter = ',')]
     pub engines: Vec<String>,
     /// No emulated devices: larger models, at the speed of this machine
     #[arg(long)]
@@ -94,6 +93,11 @@ pub struct Args {
     pub limit: u32,
 }
 
+/// The engine of the first minute.
+const ENGINE: &str = "optimus";
+/// The engines that are compared if none are named.
+const COMPARED: [&str; 3] = ["optimus", "drf", "fifo"];
+
 /// Maximum seed. Seeds of a workload's jobs are a hundred times its own, and more.
 const MOST_SEED: u32 = 1_000_000_000;
 
@@ -120,13 +124,19 @@ pub fn run(args: Args, adapters: Adapters) -> Result<ExitCode> {
 }
 
 async fn demo(args: &Args, adapters: Adapters, stop: &Stop) -> Result<ExitCode> {
-    check(&args.engines)?;
+    let first = args.engines.is_empty() && !args.compare;
+    let engines: Vec<&str> = match args.engines.as_slice() {
+        [] if first => vec![ENGINE],
+        [] => COMPARED.to_vec(),
+        given => given.iter().map(String::as_str).collect(),
+    };
+    check(&engines)?;
     let trainer = find_trainer(args.trainer.as_deref())?;
     std::fs::create_dir_all(&args.out).with_context(|| format!("can't make {}", args.out.display()))?;
     let scratch =
         tempfile::Builder::new().prefix("trainmaster-demo-").tempdir().context("can't make a scratch folder")?;
-    let of_chunks = args.engines == [chunks::ENGINE];
-    let of_tasks = args.engines == [tasks::ENGINE];
+    let of_chunks = engines == [chunks::ENGINE];
+    let of_tasks = engines == [tasks::ENGINE];
     let mut runs: Vec<Run> = Vec::new();
     for seed in u64::from(args.seed)..u64::from(args.seed) + u64::from(args.seeds) {
         let (cluster, jobs) = if of_chunks {
@@ -134,9 +144,10 @@ async fn demo(args: &Args, adapters: Adapters, stop: &Stop) -> Result<ExitCode> 
         } else if of_tasks {
             (tasks::CLUSTER, tasks::jobs(seed))
         } else {
-            (CLUSTER, profiled(args, &trainer, seed, stop).await?)
+            let jobs = if first { FIRST.to_vec() } else { arrivals(seed).into_iter().zip(JOBS).collect() };
+            (CLUSTER, profiled(args, &jobs, &trainer, seed, stop).await?)
         };
-        for engine in &args.engines {
+        for engine in engines.iter().copied() {
             let plan = session::Plan {
                 engine,
                 seed,
@@ -170,7 +181,9 @@ async fn demo(args: &Args, adapters: Adapters, stop: &Stop) -> Result<ExitCode> 
             }
         }
     }
-    if !of_chunks && !of_tasks {
+    if first {
+        println!("`trainmaster demo --compare` runs nine jobs under {}, and compares.", COMPARED.join(", "));
+    } else if !of_chunks && !of_tasks {
         report::print_summary(&runs, !args.real);
     }
     println!("Timelines and fitted curves: {}", args.out.display());
@@ -180,21 +193,28 @@ async fn demo(args: &Args, adapters: Adapters, stop: &Stop) -> Result<ExitCode> 
     }
 }
 
-/// The nine jobs with measured speeds, each with its arrival.
-async fn profiled(args: &Args, trainer: &Path, seed: u64, stop: &Stop) -> Result<Vec<(f64, String)>> {
-    let bar = progress(JOBS.len() as u64, &format!("seed {seed}: profiling 5 shapes of each job"));
-    let profiles = profile::profile(trainer, &JOBS, seed, args.real, &bar, stop).await?;
+/// The files of these jobs with measured speeds, each with its arrival.
+async fn profiled(
+    args: &Args,
+    jobs: &[(f64, DemoJob)],
+    trainer: &Path,
+    seed: u64,
+    stop: &Stop,
+) -> Result<Vec<(f64, String)>> {
+    let bar = progress(jobs.len() as u64, &format!("seed {seed}: profiling 5 shapes of each job"));
+    let profiles = profile::profile(trainer, jobs, seed, args.real, &bar, stop).await?;
     bar.finish_and_clear();
-    let jobs = JOBS.iter().zip(&profiles).zip(0..);
     // Jobs of one run train on different data. A job has the same data under each engine.
-    let files = jobs.map(|((job, profile), at)| job.file(seed * 100 + at, args.real, args.work, profile));
-    Ok(arrivals(seed).into_iter().zip(files).collect())
+    let file = |((&(arrival, job), profile), at): ((&(f64, DemoJob), &Profile), u64)| {
+        (arrival, job.file(seed * 100 + at, args.real, args.work, profile))
+    };
+    Ok(jobs.iter().zip(&profiles).zip(0..).map(file).collect())
 }
 
 /// Each engine has settings, and a state folder of its own.
-fn check(engines: &[String]) -> Result<()> {
+fn check(engines: &[&str]) -> Result<()> {
     for (alone, what) in [(chunks::ENGINE, "data chunks"), (tasks::ENGINE, "tasks")] {
-        if engines.len() > 1 && engines.iter().any(|engine| engine == alone) {
+        if engines.len() > 1 && engines.contains(&alone) {
             // In a table with others, its jobs would not be comparable.
             bail!("--engines {}: {alone} schedules {what} and has jobs of its own; name it alone", engines.join(","));
         }

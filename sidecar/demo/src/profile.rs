@@ -19,7 +19,7 @@ pub(super) type Profile = Vec<(u32, u32, f64)>;
 /// Profiles all jobs with the real trainer, in the given order. All its processes have ended when this returns.
 pub(super) async fn profile(
     trainer: &Path,
-    jobs: &[DemoJob],
+    jobs: &[(f64, DemoJob)],
     seed: u64,
     real: bool,
     bar: &ProgressBar,
@@ -28,7 +28,7 @@ pub(super) async fn profile(
     // Without emulation, simultaneous runs would slow each other down.
     let permits = Arc::new(Semaphore::new(if real { 1 } else { AT_ONCE }));
     let mut tasks = JoinSet::new();
-    for (at, job) in jobs.iter().copied().enumerate() {
+    for (at, (_, job)) in jobs.iter().copied().enumerate() {
         let (trainer, permits, bar, stop) = (trainer.to_owned(), permits.clone(), bar.clone(), stop.clone());
         tasks.spawn(async move {
             let _permit = permits.acquire_owned().await.context("profiling was stopped")?;

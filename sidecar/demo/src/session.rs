@@ -74,8 +74,7 @@ async fn drive(plan: &Plan<'_>, server: ServerArgs, bystander: Bystander<'_>) ->
     let mut arriving = arriving.into_iter().peekable();
     let began = Instant::now();
     let mut watch = Watch::new(now_ms());
-    let mut view =
-        View::new(&format!("{}, seed {}: {} jobs arrive within a minute", plan.engine, plan.seed, plan.jobs.len()));
+    let mut view = View::new(&format!("{}, seed {}: {} jobs arrive", plan.engine, plan.seed, plan.jobs.len()));
     loop {
         while let Some((_, file)) = arriving.next_if(|(time, _)| began.elapsed().as_secs_f64() >= *time) {
             submit(&mut client, file).await?;

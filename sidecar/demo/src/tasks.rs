@@ -225,7 +225,9 @@ impl Stranger {
         } else if self.tasks.moved.is_empty()
             && jobs.len() == JOBS.len()
             && jobs.iter().all(|job| trains(job))
-            && let Some((server, device)) = shared(&jobs, |_, _| true)
+            // A full device doesn't show how much more its tasks would use. Jobs of their models elsewhere do.
+            && let Some((server, device)) =
+                shared(&jobs, |server, _| known_elsewhere(&jobs, server)).or_else(|| shared(&jobs, |_, _| true))
         {
             self.tasks.overloaded = Some((server.clone(), device));
             self.running = Some(self.overload(server, device, &jobs, watch.seconds())?);
@@ -279,6 +281,14 @@ fn shared(jobs: &[&JobStatus], wanted: impl Fn(&String, u32) -> bool) -> Option<
         .flat_map(|job| workers(job))
         .flat_map(|slot| slot.devices.iter().map(|share| (slot.server.clone(), share.device)));
     devices.filter(|(server, device)| wanted(server, *device)).find(|device| !seen.insert(device.clone()))
+}
+
+/// Whether each job with workers on the server has another of its model that has none there.
+fn known_elsewhere(jobs: &[&JobStatus], server: &str) -> bool {
+    let model = |job: &JobStatus| JOBS.iter().find(|known| known.name == job.name).map(|known| known.model);
+    let (here, away): (Vec<&JobStatus>, Vec<_>) =
+        jobs.iter().partition(|job| workers(job).any(|slot| slot.server == server));
+    here.iter().all(|job| away.iter().any(|other| model(other) == model(job)))
 }
 
 /// The workers that have moved from the server to another one.
@@ -401,6 +411,11 @@ mod tests {
         let (one, two) = (job(1, &[(0, "a", 0), (1, "a", 1)]), job(2, &[(0, "b", 0), (1, "a", 1)]));
         assert_eq!(shared(&[&one, &two], |_, _| true), Some(("a".into(), 1)));
         assert_eq!(shared(&[&one, &two], |server, _| server == "b"), None);
+        let named = |name: &str, job: &JobStatus| JobStatus { name: name.into(), ..job.clone() };
+        let (vgg, gpt, lstm) = (named("vgg", &one), named("gpt", &one), named("lstm", &job(3, &[(0, "b", 0)])));
+        assert!(known_elsewhere(&[&vgg, &lstm], "a"), "both are of the model whole");
+        assert!(!known_elsewhere(&[&gpt, &lstm], "a"));
+        assert!(!known_elsewhere(&[&vgg, &gpt, &lstm], "a"));
         let process = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
         let workers = vec![(1, 0), (1, 1), (2, 1)];
         let overload = Overload { process, server: "a".into(), device: 1, began_s: 2.0, workers };

@@ -15,30 +15,43 @@ const LINES: Duration = Duration::from_secs(10);
 pub(super) struct View {
     bars: Option<(MultiProgress, BTreeMap<u64, ProgressBar>)>,
     last_line: Option<Instant>,
-    title: String,
+    /// Shape and incarnation of each job when it trained last, with the predicted speed.
+    shapes: BTreeMap<u64, Shaped>,
 }
+
+type Shaped = (u32, u32, u32, Option<f64>);
 
 impl View {
     pub(super) fn new(title: &str) -> Self {
         let bars = std::io::stderr().is_terminal().then(|| (MultiProgress::new(), BTreeMap::new()));
-        if bars.is_none() {
-            eprintln!("{title}");
-        }
-        let view = Self { bars, last_line: None, title: title.into() };
-        if let Some((multi, _)) = &view.bars {
-            let _ = multi.println(&view.title);
-        }
+        let view = Self { bars, last_line: None, shapes: BTreeMap::new() };
+        view.print(title);
         view
+    }
+
+    /// A line that stays, above the bars.
+    fn print(&self, line: &str) {
+        match &self.bars {
+            Some((multi, _)) => drop(multi.println(line)),
+            None => eprintln!("{line}"),
+        }
     }
 
     /// Shows the current jobs, `seconds` after the start.
     pub(super) fn show<'a>(&mut self, seconds: f64, jobs: impl Iterator<Item = &'a JobStatus>) {
+        let jobs: Vec<&JobStatus> = jobs.collect();
+        for job in jobs.iter().filter(|job| job.workers > 0 && job.ended_ms.is_none()) {
+            let shaped = (job.workers, job.servers, job.incarnation, job.predicted_speed);
+            if let Some(line) = change(job, self.shapes.insert(job.job, shaped)) {
+                self.print(&format!("  {seconds:5.0} s  {}: {line}", job.name));
+            }
+        }
         let Some((multi, bars)) = &mut self.bars else {
             if self.last_line.is_some_and(|last| last.elapsed() < LINES) {
                 return;
             }
             self.last_line = Some(Instant::now());
-            let states: Vec<String> = jobs.map(brief).collect();
+            let states: Vec<String> = jobs.into_iter().map(brief).collect();
             eprintln!("  {seconds:5.0} s  {}", states.join("  "));
             return;
         };
@@ -62,6 +75,19 @@ impl View {
             let _ = multi.clear();
         }
     }
+}
+
+/// What happened to a job that was `before` so, in words. None: nothing.
+fn change(job: &JobStatus, before: Option<Shaped>) -> Option<String> {
+    let now = format!("{}w+{}p", job.workers, job.servers);
+    let Some((workers, servers, incarnation, speed)) = before else { return Some(format!("starts with {now}")) };
+    if (workers, servers) == (job.workers, job.servers) {
+        return None;
+    }
+    let how = if incarnation == job.incarnation { "in place" } else { "from a checkpoint" };
+    let ratio = job.predicted_speed.zip(speed.filter(|speed| *speed > 0.0)).map(|(now, before)| now / before);
+    let faster = ratio.map_or_else(String::new, |ratio| format!(", predicted speed × {ratio:.2}"));
+    Some(format!("{workers}w+{servers}p → {now} {how}{faster}"))
 }
 
 fn new_bar(name: &str) -> ProgressBar {

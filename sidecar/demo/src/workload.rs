@@ -116,6 +116,9 @@ pub(super) const JOBS: [DemoJob; 9] = [
     },
 ];
 
+/// The first minute: arrivals in seconds and jobs. A large job has the cluster for itself, until others come.
+pub(super) const FIRST: [(f64, DemoJob); 4] = [(0.0, JOBS[0]), (8.0, JOBS[6]), (9.0, JOBS[8]), (16.0, JOBS[4])];
+
 /// Rate of each process's emulated network interface.
 const NIC_MBIT: u32 = 25_000;
 /// Start time of an emulated process.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use trainmaster_core::text::hex;
+
 /// A secret for its user. Logs don't show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
@@ -9,7 +11,7 @@ pub struct Token(String);
 impl Token {
     /// A token from 128 unpredictable bits.
     pub fn new(random: [u8; 16]) -> Self {
-        Self(random.iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(hex(&random))
     }
 
     /// The text for the user.

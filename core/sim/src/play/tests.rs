@@ -74,19 +74,8 @@ fn workload() -> Workload {
         let batch_time = Some(Span::seconds(10));
         let spec =
             JobSpec { dataset: Some(Dataset { batch_time, ..data }), ..JobSpec::minimal(&format!("job-{number}")) };
-        let truth = Truth {
-            speed: Speed::MiniBatches { seconds: 20.0, per_server: f64::INFINITY, together: Some(10.0) },
-            goal: Goal::Epochs(3, None),
-            epoch_steps: None,
-            speed_noise: 0.0,
-            start: Span::ZERO,
-            checkpoint: Span::ZERO,
-            stragglers: None,
-            accuracy: None,
-            load: None,
-            noise: None,
-        };
-        SimJob { arrival: Time(number * 500_000), spec, profiling: None, done: 0, truth }
+        let speed = Speed::MiniBatches { seconds: 20.0, per_server: f64::INFINITY, together: Some(10.0) };
+        SimJob::new(Time(number * 500_000), spec, Truth::of(speed, Goal::Epochs(3, None)))
     };
     Workload { servers: vec![server], jobs: vec![job(0), job(1), job(2)], ..Workload::default() }
 }

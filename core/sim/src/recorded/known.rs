@@ -97,16 +97,12 @@ impl Known {
     /// Draws a truth that is consistent with the knowledge. `draws` are the job's.
     pub(super) fn draw(&self, spec: &JobSpec, draws: Draws) -> Truth {
         Truth {
-            speed: self.speed.draw(draws.of(1)),
-            goal: self.goal.draw(draws.of(2), spec.convergence.max_epochs),
             epoch_steps: Some(self.goal.epoch_steps),
             speed_noise: self.noise,
             start: self.start,
             checkpoint: self.checkpoint,
-            stragglers: None,
             accuracy: self.accuracy,
-            load: None,
-            noise: None,
+            ..Truth::of(self.speed.draw(draws.of(1)), self.goal.draw(draws.of(2), spec.convergence.max_epochs))
         }
     }
 }

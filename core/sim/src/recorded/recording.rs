@@ -117,11 +117,8 @@ impl Recording {
         let shift = |at: Time| Time(at.0 - origin);
         let draws = Draws::new(seed).of(DRAWS);
         let jobs = self.simulated().map(|(job, known)| SimJob {
-            arrival: shift(job.arrival),
-            spec: job.remaining_spec(known),
-            profiling: None,
             done: known.goal.done,
-            truth: known.draw(&job.spec, draws.of(job.id.0)),
+            ..SimJob::new(shift(job.arrival), job.remaining_spec(known), known.draw(&job.spec, draws.of(job.id.0)))
         });
         let mut parameters = self.settings.parameters.clone();
         parameters.retain(|name, _| EXPERIMENT.contains(&name.as_str()));

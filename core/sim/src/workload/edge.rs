@@ -291,18 +291,11 @@ fn job(number: u32, arrival: Time, types: &[(u64, u32)], kind: &Kind, draws: Dra
     let exchange = 2.0 * 8.0 * (size << 20) as f64 / (bandwidth as f64 * 1e6);
     let wanted = if kind.wide { chunks } else { requested(draws.of(7)) };
     let requested = wanted.min(chunks).min(gpus);
-    let role = |demand: &[(&str, i64)], max: u32, requested: u32| RoleSpec {
-        demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
-        min: 1,
-        max,
-        requested,
-        command: String::new(),
-    };
     let spec = JobSpec {
         mode: TrainingMode::Async,
         convergence: Convergence { max_epochs: epochs, ..Convergence::default() },
-        worker: role(&[(&gpu(of), 1000), ("cpu", 1000), ("bandwidth", bandwidth)], chunks, requested),
-        server: Some(role(&[("cpu", 1000), ("bandwidth", bandwidth * i64::from(chunks))], 1, 1)),
+        worker: RoleSpec::of(&[(&gpu(of), 1000), ("cpu", 1000), ("bandwidth", bandwidth)], 1..=chunks, requested),
+        server: Some(RoleSpec::of(&[("cpu", 1000), ("bandwidth", bandwidth * i64::from(chunks))], 1..=1, 1)),
         model_size: size,
         dataset: Some(Dataset {
             chunks,
@@ -314,28 +307,13 @@ fn job(number: u32, arrival: Time, types: &[(u64, u32)], kind: &Kind, draws: Dra
         }),
         ..JobSpec::minimal(&format!("job-{number}"))
     };
-    SimJob {
-        arrival,
-        spec,
-        profiling: None,
-        done: 0,
-        truth: Truth {
-            speed: Speed::MiniBatches {
-                seconds: batch_time.as_seconds() + exchange,
-                per_server: f64::INFINITY,
-                together: Some(batch_time.as_seconds()),
-            },
-            goal: Goal::Epochs(epochs, None),
-            epoch_steps: None,
-            speed_noise: 0.0,
-            start: Span::ZERO,
-            checkpoint: Span::ZERO,
-            stragglers: None,
-            accuracy: None,
-            load: None,
-            noise: None,
-        },
-    }
+    let speed = Speed::MiniBatches {
+        seconds: batch_time.as_seconds() + exchange,
+        per_server: f64::INFINITY,
+        together: Some(batch_time.as_seconds()),
+    };
+    let truth = Truth::of(speed, Goal::Epochs(epochs, None));
+    SimJob::new(arrival, spec, truth)
 }
 
 fn requested(draws: Draws) -> u32 {

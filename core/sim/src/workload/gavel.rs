@@ -134,34 +134,19 @@ fn job(number: u32, measured: &Measured, arrival: Time, seconds: f64, types: &Ar
         batch,
         examples: batch * per_epoch as u64,
         convergence: Convergence::after(epochs as u32),
-        worker: RoleSpec {
-            demand: [(kinds, 1000), ("cpu".to_owned(), 4000), ("memory".to_owned(), 32 << 10)].into(),
-            min: gpus,
-            max: gpus,
-            requested: gpus,
-            command: String::new(),
-        },
+        worker: RoleSpec::of(&[(&kinds, 1000), ("cpu", 4000), ("memory", 32 << 10)], gpus..=gpus, gpus),
         server: None,
         ..JobSpec::minimal(&format!("{}-{number}", measured.model))
     };
-    SimJob {
-        arrival,
-        spec,
-        profiling: None,
-        done: 0,
-        truth: Truth {
-            speed: Speed::OfTypes { servers: types.clone(), speeds: measured.speeds.into() },
-            goal: Goal::Epochs(epochs as u32, None),
-            epoch_steps: None,
-            speed_noise: 0.0,
-            start: Span::seconds(30),
-            checkpoint: Span::seconds(10),
-            stragglers: None,
-            accuracy: None,
-            load: None,
-            noise: None,
-        },
-    }
+    let truth = Truth {
+        start: Span::seconds(30),
+        checkpoint: Span::seconds(10),
+        ..Truth::of(
+            Speed::OfTypes { servers: types.clone(), speeds: measured.speeds.into() },
+            Goal::Epochs(epochs as u32, None),
+        )
+    };
+    SimJob::new(arrival, spec, truth)
 }
 
 #[cfg(test)]

@@ -189,6 +189,11 @@ impl Entry {
 }
 
 impl SimJob {
+    /// A new job, without measurements before its submission.
+    pub fn new(arrival: Time, spec: JobSpec, truth: Truth) -> Self {
+        Self { arrival, spec, profiling: None, done: 0, truth }
+    }
+
     /// The job file as submitted, with the measured profile. `draws` are the job's.
     pub fn submitted(&self, draws: Draws) -> JobSpec {
         let mut spec = self.spec.clone();

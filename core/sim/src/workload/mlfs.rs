@@ -158,13 +158,7 @@ fn job(number: u32, most: u32, span: f64, invented: &Invented, draws: Draws) -> 
     let epochs = draws.whole(4, 20, 100) as u32;
     let deadline = f64::max(1.1 * hours, draws.between(5, 0.5, 24.0));
     let best = draws.between(6, 0.7, 0.97);
-    let role = |demand: &[(&str, i64)], count| RoleSpec {
-        demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
-        min: count,
-        max: count,
-        requested: count,
-        command: String::new(),
-    };
+    let role = |demand: &[(&str, i64)], count| RoleSpec::of(demand, count..=count, count);
     // Layers have different sizes.
     let part = |at: u32| Partition {
         parameters: draws.whole(100 + u64::from(at), 1, 10),
@@ -195,30 +189,16 @@ fn job(number: u32, most: u32, span: f64, invented: &Invented, draws: Draws) -> 
     let megabits = 8.0 * draws.between(10, 50.0, 100.0) * f64::from(gpus - 1 + u32::from(with_servers));
     let (least, most) = invented.rate;
     let curve = Curve::Inverse([draws.between(11, least, most) / f64::from(epochs), 1.0, 0.05]);
-    SimJob {
-        arrival: Time((draws.unit(12) * span * 3_600_000.0) as i64),
-        spec,
-        profiling: None,
-        done: 0,
-        truth: Truth {
-            speed: Speed::Partitioned { seconds: step, exchange, megabits },
-            goal: Goal::Epochs(epochs, Some(Loss { curve, noise: 0.01 })),
-            epoch_steps: None,
-            speed_noise: 0.02,
-            start: Span::seconds(20),
-            checkpoint: Span::seconds(5),
-            stragglers: None,
-            accuracy: Some(best),
-            load: Some(SlotLoad {
-                gpu: kind.gpu,
-                cpu: kind.cpu,
-                memory: 0.7,
-                wavers: 0.15,
-                together: invented.together,
-            }),
-            noise: None,
-        },
-    }
+    let speed = Speed::Partitioned { seconds: step, exchange, megabits };
+    let truth = Truth {
+        speed_noise: 0.02,
+        start: Span::seconds(20),
+        checkpoint: Span::seconds(5),
+        accuracy: Some(best),
+        load: Some(SlotLoad { gpu: kind.gpu, cpu: kind.cpu, memory: 0.7, wavers: 0.15, together: invented.together }),
+        ..Truth::of(speed, Goal::Epochs(epochs, Some(Loss { curve, noise: 0.01 })))
+    };
+    SimJob::new(Time((draws.unit(12) * span * 3_600_000.0) as i64), spec, truth)
 }
 
 #[cfg(test)]

@@ -212,16 +212,15 @@ fn job(number: u32, arrival: Time, kind: &Kind, draws: Draws) -> SimJob {
     let draws = draws.of(2);
     let role = |key: u64, gpus: i64, bandwidth: i64, max: u32, requested: u32| {
         let whole = |at: u64, from: u64, to: u64| draws.of(key).whole(at, from, to) as i64;
-        let demand = [
+        let mut demand = vec![
             ("gpu", gpus * 1000),
             ("cpu", whole(0, 1, 10) * 1000),
             ("memory", whole(1, 2, 32) << 10),
             ("disk", whole(2, 5, 10) << 10),
             ("bandwidth", bandwidth),
         ];
-        let demand = demand.into_iter().filter(|(_, amount)| *amount > 0);
-        let demand = demand.map(|(name, amount)| (name.to_owned(), amount)).collect();
-        RoleSpec { demand, min: 1, max, requested, command: String::new() }
+        demand.retain(|(_, amount)| *amount > 0);
+        RoleSpec::of(&demand, 1..=max, requested)
     };
     let requested = draws.whole(0, 1, 30).min(training.chunks.into()) as u32;
     let decay = match (kind.class)(number, draws.of(1)) {
@@ -257,28 +256,13 @@ fn job(number: u32, arrival: Time, kind: &Kind, draws: Draws) -> SimJob {
         }),
         ..JobSpec::minimal(&format!("job-{number}"))
     };
-    SimJob {
-        arrival,
-        spec,
-        profiling: None,
-        done: 0,
-        truth: Truth {
-            speed: Speed::MiniBatches {
-                seconds: training.batch_time.as_seconds() + training.exchange(),
-                per_server: training.bandwidth.1 as f64 / training.bandwidth.0 as f64,
-                together: None,
-            },
-            goal: Goal::Epochs(training.epochs, None),
-            epoch_steps: None,
-            speed_noise: 0.0,
-            start: Span::ZERO,
-            checkpoint: Span::ZERO,
-            stragglers: None,
-            accuracy: None,
-            load: None,
-            noise: None,
-        },
-    }
+    let speed = Speed::MiniBatches {
+        seconds: training.batch_time.as_seconds() + training.exchange(),
+        per_server: training.bandwidth.1 as f64 / training.bandwidth.0 as f64,
+        together: None,
+    };
+    let truth = Truth::of(speed, Goal::Epochs(training.epochs, None));
+    SimJob::new(arrival, spec, truth)
 }
 
 #[cfg(test)]

@@ -178,14 +178,8 @@ fn server(number: u32) -> ServerSpec {
 }
 
 fn job(number: u32, model: &Model, arrival: f64, draws: Draws) -> SimJob {
-    let role = |demand: &[(&str, i64)]| RoleSpec {
-        demand: demand.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
-        min: 1,
-        max: MOST,
-        // For engines that don't choose: a configuration that is fixed by the owner (§2.3), at the usual ratio 1:1.
-        requested: 4,
-        command: String::new(),
-    };
+    // For engines that don't choose: four, a configuration that is fixed by the owner (§2.3), at the usual ratio 1:1.
+    let role = |demand: &[(&str, i64)]| RoleSpec::of(demand, 1..=MOST, 4);
     let mut worker = role(&[("cpu", 2000), ("memory", 8 * 1024)]);
     if model.gpu {
         worker.demand.insert("gpu".into(), 1000);
@@ -203,23 +197,15 @@ fn job(number: u32, model: &Model, arrival: f64, draws: Draws) -> SimJob {
         ..JobSpec::minimal(&format!("{}-{number}", model.name))
     };
     let beta = [0.05 * libm::pow(8.0, draws.unit(2)), 1.0, draws.between(3, 0.0, 0.3)];
+    let truth = Truth {
+        speed_noise: 0.03,
+        start: Span::seconds(25),
+        checkpoint: Span::seconds(10),
+        ..Truth::of(Speed::Steps(model.time), Goal::Converges(Loss { curve: Curve::Inverse(beta), noise: 0.02 }))
+    };
     SimJob {
-        arrival: Time(libm::round(arrival * 1000.0) as i64),
-        spec,
         profiling: Some(Profiling { pairs: PAIRS.to_vec(), each: Span::seconds(30), noise: 0.03 }),
-        done: 0,
-        truth: Truth {
-            speed: Speed::Steps(model.time),
-            goal: Goal::Converges(Loss { curve: Curve::Inverse(beta), noise: 0.02 }),
-            epoch_steps: None,
-            speed_noise: 0.03,
-            start: Span::seconds(25),
-            checkpoint: Span::seconds(10),
-            stragglers: None,
-            accuracy: None,
-            load: None,
-            noise: None,
-        },
+        ..SimJob::new(Time(libm::round(arrival * 1000.0) as i64), spec, truth)
     }
 }
 

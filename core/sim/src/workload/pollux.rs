@@ -353,42 +353,25 @@ fn job(row: &Row) -> Result<SimJob, WorkloadError> {
         .map_err(|error| WorkloadError { problem: format!("of job {}: {}", row.name, error.problem), ..error })?;
     let application = APPLICATIONS.iter().find(|known| known.name == row.application).expect("checked");
     let steps = (application.iterations(row.batch) / f64::from(application.epochs)).round().max(1.0) as u64;
-    let demand = [("gpu", 1000), ("cpu", 4000), ("memory", 16 << 10)];
+    let most = row.replicas.max((SERVERS * GPUS).min(u32::try_from(row.batch).unwrap_or(u32::MAX)));
     let spec = JobSpec {
         model: application.name.into(),
         mode: TrainingMode::AllReduce,
         batch: row.batch,
         examples: row.batch * steps,
         convergence: Convergence { max_epochs: application.epochs, ..Convergence::default() },
-        worker: RoleSpec {
-            demand: demand.map(|(name, amount)| (name.to_owned(), amount)).into(),
-            min: 1,
-            max: row.replicas.max((SERVERS * GPUS).min(u32::try_from(row.batch).unwrap_or(u32::MAX))),
-            requested: row.replicas,
-            command: String::new(),
-        },
+        worker: RoleSpec::of(&[("gpu", 1000), ("cpu", 4000), ("memory", 16 << 10)], 1..=most, row.replicas),
         server: None,
         ..JobSpec::minimal(&row.name)
     };
-    Ok(SimJob {
-        arrival: Time(row.time.0),
-        spec,
-        profiling: None,
-        done: 0,
-        truth: Truth {
-            speed: Speed::Steps(application.time),
-            goal: Goal::Epochs(application.epochs, None),
-            epoch_steps: None,
-            speed_noise: 0.02,
-            // Pollux's authors measured 15 to 120 s, by model. Their simulator uses 30 s.
-            start: Span::seconds(20),
-            checkpoint: Span::seconds(10),
-            stragglers: None,
-            accuracy: None,
-            load: None,
-            noise: None,
-        },
-    })
+    let truth = Truth {
+        speed_noise: 0.02,
+        // Pollux's authors measured 15 to 120 s, by model. Their simulator uses 30 s.
+        start: Span::seconds(20),
+        checkpoint: Span::seconds(10),
+        ..Truth::of(Speed::Steps(application.time), Goal::Epochs(application.epochs, None))
+    };
+    Ok(SimJob::new(Time(row.time.0), spec, truth))
 }
 
 fn rows(request: &Request) -> Vec<Row> {

@@ -119,13 +119,7 @@ fn job(row: &Row, table: Arc<[PlacedSpeed]>) -> Result<SimJob, WorkloadError> {
         batch: u64::from(SERVERS * GPUS),
         examples: u64::from(SERVERS * GPUS) * row.steps.div_ceil(epochs.into()),
         convergence: Convergence::after(epochs),
-        worker: RoleSpec {
-            demand: [("gpu".to_owned(), 1000), ("cpu".to_owned(), 8000)].into(),
-            min: least,
-            max: most,
-            requested: row.gpus,
-            command: String::new(),
-        },
+        worker: RoleSpec::of(&[("gpu", 1000), ("cpu", 8000)], least..=most, row.gpus),
         server: None,
         labels: [(Sizes::LABEL.to_owned(), listed)].into(),
         ..JobSpec::minimal(&row.name)
@@ -133,24 +127,12 @@ fn job(row: &Row, table: Arc<[PlacedSpeed]>) -> Result<SimJob, WorkloadError> {
     if let Err(error) = spec.validate() {
         return fail("application", error.to_string());
     }
-    Ok(SimJob {
-        arrival: Time(row.time.0),
-        spec,
-        profiling: None,
-        done: 0,
-        truth: Truth {
-            speed: Speed::Placed(table),
-            goal: Goal::Epochs(epochs, None),
-            epoch_steps: None,
-            speed_noise: 0.0,
-            start: Span::seconds(200),
-            checkpoint: Span::seconds(60),
-            stragglers: None,
-            accuracy: None,
-            load: None,
-            noise: None,
-        },
-    })
+    let truth = Truth {
+        start: Span::seconds(200),
+        checkpoint: Span::seconds(60),
+        ..Truth::of(Speed::Placed(table), Goal::Epochs(epochs, None))
+    };
+    Ok(SimJob::new(Time(row.time.0), spec, truth))
 }
 
 #[cfg(test)]

@@ -81,44 +81,26 @@ fn job(recorded: Recorded) -> SimJob {
     let w = f64::from(gpus);
     // Time of a step on one worker.
     let alone = step * w / (1.0 + EXCHANGE * (w - 1.0));
-    let demand = [("gpu", 1000), ("cpu", 4000), ("memory", 32 << 10)];
     let spec = JobSpec {
         mode: TrainingMode::AllReduce,
         batch: BATCH,
         examples: BATCH * STEPS_PER_EPOCH,
         convergence: Convergence { max_epochs: epochs as u32, ..Convergence::default() },
-        worker: RoleSpec {
-            demand: demand.map(|(name, amount)| (name.to_owned(), amount)).into(),
-            min: 1,
-            max: gpus.saturating_mul(2).min(10_000),
-            requested: gpus,
-            command: String::new(),
-        },
+        worker: RoleSpec::of(
+            &[("gpu", 1000), ("cpu", 4000), ("memory", 32 << 10)],
+            1..=gpus.saturating_mul(2).min(10_000),
+            gpus,
+        ),
         server: None,
         ..JobSpec::minimal(&name)
     };
-    SimJob {
-        arrival: Time(arrival.0),
-        spec,
-        profiling: None,
-        done: 0,
-        truth: Truth {
-            speed: Speed::Steps(StepTime {
-                per_example: alone / BATCH as f64,
-                ring: EXCHANGE * alone,
-                ..StepTime::ZERO
-            }),
-            goal: Goal::Epochs(epochs as u32, None),
-            epoch_steps: None,
-            speed_noise: 0.0,
-            start: Span::seconds(30),
-            checkpoint: Span::seconds(10),
-            stragglers: None,
-            accuracy: None,
-            load: None,
-            noise: None,
-        },
-    }
+    let speed = Speed::Steps(StepTime { per_example: alone / BATCH as f64, ring: EXCHANGE * alone, ..StepTime::ZERO });
+    let truth = Truth {
+        start: Span::seconds(30),
+        checkpoint: Span::seconds(10),
+        ..Truth::of(speed, Goal::Epochs(epochs as u32, None))
+    };
+    SimJob::new(Time(arrival.0), spec, truth)
 }
 
 #[cfg(test)]

@@ -113,13 +113,7 @@ fn server(name: &str, hosts: &str, amounts: &[(&str, i64)]) -> ServerSpec {
 }
 
 fn role(amounts: &[(&str, i64)], max: u32) -> RoleSpec {
-    RoleSpec {
-        demand: amounts.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
-        min: 1,
-        max,
-        requested: 1,
-        command: String::new(),
-    }
+    RoleSpec::of(amounts, 1..=max, 1)
 }
 
 /// A job of some chunks and epochs, a chunk per worker and slot. Its workers and parameter servers take a CPU. The

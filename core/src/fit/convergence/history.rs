@@ -145,12 +145,6 @@ impl LossHistory {
         self.last.map(|(_, epoch)| epoch)
     }
 
-    /// Step of the latest report.
-    #[must_use]
-    pub fn last_step(&self) -> Option<u64> {
-        self.last.map(|(step, _)| step)
-    }
-
     /// Mean steps per epoch so far. `None` during the first epoch.
     #[must_use]
     pub fn steps_per_epoch(&self) -> Option<f64> {

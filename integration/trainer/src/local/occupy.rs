@@ -16,8 +16,8 @@ use crate::{cli::OccupyArgs, exit, turns::Turns};
 /// Period of its computations: longer than a step of others, so that it delays also programs that this machine slows.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// The most that it books later: others on the device wait so long at once.
-const LATEST: Duration = Duration::from_secs(1);
+/// The most that it books ahead: others on the device wait so long at once.
+const AHEAD: Duration = Duration::from_secs(3);
 
 /// Keeps devices busy until the standard input ends.
 pub fn run(args: &OccupyArgs) -> Result<u8> {
@@ -31,13 +31,15 @@ pub fn run(args: &OccupyArgs) -> Result<u8> {
         drop(over);
     });
     let mut due = Instant::now();
+    let (mut done, mut ahead) = (due, Duration::ZERO);
     loop {
         let begun = Instant::now();
-        // On a busy machine it wakes late, and books what it missed.
-        let time = PERIOD + begun.saturating_duration_since(due).min(LATEST);
-        let done = turns.book(begun, time.mul_f64(args.share))?.max(begun + PERIOD);
-        due = done;
-        if end.recv_timeout(done.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Disconnected) {
+        // On a busy machine it wakes late. So that the device isn't idle then, the next time comes earlier.
+        ahead = begun.saturating_duration_since(due).clamp(ahead, AHEAD);
+        let next = done.max(begun) + PERIOD;
+        done = turns.book(begun, PERIOD.mul_f64(args.share))?.max(next);
+        due = (done - ahead).max(begun);
+        if end.recv_timeout(due.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Disconnected) {
             break;
         }
     }

@@ -4,7 +4,8 @@ use serde::Serialize;
 use trainmaster_core::{
     Decision, Span, State, Time, Verdict,
     journal::Record,
-    replay::{Difference, Made, Replay, Replayed},
+    replay::{Difference, Replay, Replayed},
+    text::hex,
 };
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
@@ -154,8 +155,8 @@ impl Found {
             at_ms: record.at().unwrap_or_default().0,
             after: record.at().unwrap_or_default() - begin,
             ticket: difference.ticket.0,
-            recorded: hex(&difference.recorded),
-            replayed: difference.replayed.as_ref().map(hex),
+            recorded: hex(&difference.recorded.digest),
+            replayed: difference.replayed.as_ref().map(|made| hex(&made.digest)),
             differences,
         }
     }
@@ -165,10 +166,6 @@ impl Differs {
     fn new(what: impl Into<String>, recorded: impl Into<String>, replayed: impl Into<String>) -> Self {
         Self { what: what.into(), recorded: recorded.into(), replayed: replayed.into() }
     }
-}
-
-fn hex(made: &Made) -> String {
-    made.digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// All differences between two decisions.

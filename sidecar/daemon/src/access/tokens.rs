@@ -9,7 +9,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use trainmaster_core::Span;
+use trainmaster_core::{
+    Span,
+    text::{from_hex, hex},
+};
 use trainmaster_feed::hash_of;
 use trainmaster_host::bounded::take_text;
 use trainmaster_net::{
@@ -220,7 +223,7 @@ impl Tokens {
         }
         let created_ms = now_ms();
         let expires_ms = (lasts_ms > 0).then(|| created_ms.saturating_add(lasts_ms));
-        let hash = hex(hash_of(&secret));
+        let hash = hex(&hash_of(&secret));
         let entry = Entry { name: name.to_owned(), role, hash, created_ms, expires_ms, before: None };
         Ok((self.put(&turn, entry)?, secret))
     }
@@ -254,7 +257,7 @@ impl Tokens {
         let Some(old) = self.table().entries.get(name).cloned() else { return Err(missing(name)) };
         let secret = self.secret(old.role.kind().word(), given)?;
         let before = (overlap_ms > 0).then(|| (old.hash.clone(), now_ms().saturating_add(overlap_ms)));
-        let known = self.put(&turn, Entry { hash: hex(hash_of(&secret)), before, ..old })?;
+        let known = self.put(&turn, Entry { hash: hex(&hash_of(&secret)), before, ..old })?;
         Ok((known, secret))
     }
 
@@ -336,7 +339,7 @@ impl Table {
         for entry in self.entries.values() {
             let hashes = [Some((&entry.hash, None)), entry.before.as_ref().map(|(hash, until)| (hash, Some(*until)))];
             for (hash, until) in hashes.into_iter().flatten() {
-                if let Some(hash) = unhex(hash) {
+                if let Some(hash) = from_hex(hash) {
                     self.by_hash.insert(hash, (entry.name.clone(), until));
                 }
             }
@@ -395,7 +398,7 @@ fn parse(path: &Path, read: io::Result<String>) -> Result<BTreeMap<String, Entry
         read => read.map_err(|error| format!("{shown}: {error}"))?,
     };
     let entries: Vec<Entry> = serde_json::from_str(&text).map_err(|error| format!("{shown}: {error}"))?;
-    if let Some(entry) = entries.iter().find(|entry| unhex(&entry.hash).is_none() || !is_name(&entry.name)) {
+    if let Some(entry) = entries.iter().find(|entry| from_hex::<32>(&entry.hash).is_none() || !is_name(&entry.name)) {
         return Err(format!("{shown}: token {:.100?} has no usable name or hash", entry.name));
     }
     Ok(entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect())
@@ -403,21 +406,6 @@ fn parse(path: &Path, read: io::Result<String>) -> Result<BTreeMap<String, Entry
 
 fn missing(name: &str) -> TokenError {
     TokenError::Missing(format!("there is no token {name:.128?}"))
-}
-
-fn hex(hash: [u8; 32]) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 fn now_ms() -> i64 {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
-use trainmaster_core::{Budget, State, scheduler::Outcome};
+use trainmaster_core::{Budget, State, scheduler::Outcome, text::hex};
 use trainmaster_net::NetMetrics;
 use trainmaster_proto::{
     mode_from_wire, mode_to_wire,
@@ -146,7 +146,7 @@ impl Admin for AdminService {
                 engine: state.settings.engine.clone(),
                 mode: mode_to_wire(state.mode).into(),
                 decision,
-                digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+                digest: hex(&digest),
                 servers: state.present_servers().count() as u32,
                 jobs: state.jobs.len() as u32,
                 decision_age_ms: view.decision_age(),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use tonic::Code;
-use trainmaster_core::{Scheduler, journal::Record};
+use trainmaster_core::{Scheduler, journal::Record, text::hex};
 use trainmaster_daemon::{Config, Daemon, Faults, read_journal};
 use trainmaster_proto::{job_from_spec, v1};
 
@@ -19,7 +19,7 @@ use super::support::{Clients, FakeManager, Trainer, World, config, servers, spec
 fn replay(folder: &Path) -> (String, usize) {
     let records = read_journal(folder).unwrap();
     let scheduler = Scheduler::restore(records.iter().map(|(_, record)| record.as_slice())).unwrap();
-    let digest = scheduler.digest().iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&scheduler.digest());
     (digest, scheduler.state().jobs.len())
 }
 
