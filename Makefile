@@ -6,8 +6,8 @@ help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
 demo: ## watch real training jobs grow and shrink on a virtual cluster; DEMO=--compare: nine jobs, three engines
-	cargo build --locked -p trainmaster -p trainmaster-trainer
-	target/debug/trainmaster demo $(DEMO)
+	cargo build --profile demo --locked -p trainmaster -p trainmaster-trainer
+	target/demo/trainmaster demo $(DEMO)
 
 test: ## run all tests; print the numbers of tests run and skipped
 	scripts/test
