@@ -1,26 +1,26 @@
 #!/usr/bin/env python3
-"""Plays docs/first-hour.md in a fresh Debian root, command by command, and compares what each prints with the page.
+"""Plays docs/first-hour.md in a fresh Debian machine, command by command, and compares what each prints with the page.
 
     first_hour.py --dist FOLDER --root FOLDER [--write]
 
     --dist FOLDER   the folder of scripts/dist, with the Debian package
-    --root FOLDER   a root made by debootstrap; it is copied, and not changed
+    --root FOLDER   a root with systemd made by debootstrap; it is copied, and not changed
     --write         rewrite the outputs in the page
 
-Needs root, because it uses chroot and namespaces of its own for processes, mounts and the network.
+Needs root, because systemd-nspawn boots the copy, with processes, mounts and a network of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,13 +61,20 @@ def commands(block: str) -> list[tuple[str, str]]:
 
 
 class Shell:
-    """One shell in the root. A command's output ends at a mark."""
+    """A shell in a machine that systemd-nspawn boots. A command's output ends at a mark."""
 
     MARK = "--- the end of the output ---"
 
-    def __init__(self, root: Path) -> None:
-        inside = f"mount -t proc proc {root}/proc && ip link set lo up && exec chroot {root} /bin/bash --norc"
-        command = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "bash", "-c", inside]
+    def __init__(self, root: Path, console: Path) -> None:
+        boot = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network", "-D"]
+        boot += [str(root), "--boot"]
+        with console.open("wb") as log:
+            self.machine = subprocess.Popen(boot, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        # Nothing on the page takes so long.
+        self.limit = threading.Timer(LIMIT, self.machine.kill)
+        self.limit.start()
+        enter = ["nsenter", f"--target={self.leader()}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
+        enter += ["--root", "--wd"]
         env = {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": "/root",
@@ -75,12 +82,33 @@ class Shell:
             "DEBIAN_FRONTEND": "noninteractive",
         }
         self.process = subprocess.Popen(
-            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*enter, "/bin/bash", "--norc"],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
-        # Nothing on the page takes so long.
-        self.limit = threading.Timer(LIMIT, self.process.kill)
-        self.limit.start()
         self.run("cd /root; exec 2>&1")
+
+    def wait(self) -> None:
+        """Waits until the machine runs."""
+        state = "offline\n"
+        # Before systemd listens, it prints nothing.
+        while state in ("", "offline\n"):
+            state = self.run("systemctl is-system-running --wait 2>/dev/null")
+        if state != "running\n":
+            raise RuntimeError(f"the machine is {state}")
+
+    def leader(self) -> str:
+        """The machine's first process."""
+        children = Path(f"/proc/{self.machine.pid}/task/{self.machine.pid}/children")
+        while self.machine.poll() is None:
+            for child in children.read_text().split():
+                if Path(f"/proc/{child}/comm").read_text() == "systemd\n":
+                    return child
+            time.sleep(0.1)
+        raise RuntimeError("systemd-nspawn ended")
 
     def run(self, command: str) -> str:
         assert self.process.stdin
@@ -98,6 +126,13 @@ class Shell:
         self.limit.cancel()
         self.process.kill()
         self.process.wait()
+        # The machine is shut down.
+        self.machine.terminate()
+        try:
+            self.machine.wait(60)
+        except subprocess.TimeoutExpired:
+            self.machine.kill()
+            self.machine.wait()
 
 
 def until(shell: Shell, command: str, expected: str, write: bool) -> str:
@@ -163,11 +198,9 @@ def main() -> int:
         subprocess.run(["cp", "-a", args.root.resolve(), root], check=True)
         for file in (package, newer(package, Path(folder))):
             shutil.copy(file, root / "root")
-        if not (root / "dev/null").exists():
-            os.mknod(root / "dev/null", 0o20666, os.makedev(1, 3))
-            os.chmod(root / "dev/null", 0o666)
-        shell = Shell(root)
+        shell = Shell(root, Path(folder) / "console.log")
         try:
+            shell.wait()
             page, differences = play(shell, PAGE.read_text(), args.write)
         finally:
             shell.end()
