@@ -15,6 +15,8 @@ use tokio::time::{error::Elapsed, timeout};
 use crate::http::{Connection, Failure};
 
 const ANSWER: Duration = Duration::from_secs(10);
+/// The same for a single request. Whoever made it would have to repeat it.
+const SINGLE: Duration = Duration::from_secs(60);
 /// Maximum size of an answer. Ten thousand nodes need about 40 MiB.
 const MOST_BYTES: usize = 128 << 20;
 /// Maximum number of characters of a refusal's text.
@@ -53,7 +55,8 @@ pub(crate) async fn look(address: &str) -> Result<Found, String> {
 /// # Errors
 /// There is no answer, or the ResourceManager refuses, with its reason.
 pub(crate) async fn call(address: &str, method: Method, path: &str, json: String) -> Result<Bytes, RestError> {
-    Client::new(address.to_owned()).call(method, path, json).await
+    let mut client = Client { patience: SINGLE, ..Client::new(address.to_owned()) };
+    client.call(method, path, json).await
 }
 
 /// Whether a text is an application's id, such as `application_1700000000000_0001`.

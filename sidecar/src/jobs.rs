@@ -11,6 +11,7 @@ use trainmaster_terminal::{
     Failure, Mood, Output, Paper, Show,
     client::{Daemon, ServerArgs},
     output::{ago, away},
+    screen::bar,
     sheet::{Column, Entry, Sheet},
 };
 
@@ -32,6 +33,9 @@ pub(crate) struct JobsArgs {
     #[arg(long)]
     wide: bool,
 }
+
+/// Columns of a bar.
+const BAR: usize = 22;
 
 /// The states of active jobs and of ended ones.
 const STATES: [&str; 8] = ["running", "waiting", "rejected", "released", "stopped", "completed", "failed", "cancelled"];
@@ -122,18 +126,21 @@ pub(crate) struct JobList {
     pub(crate) jobs: Vec<JobRow>,
     #[serde(skip)]
     wide: bool,
+    /// Whether each job has a bar of its progress.
+    #[serde(skip)]
+    pub(crate) bars: bool,
 }
 
 /// One job.
 #[derive(Clone, PartialEq, Serialize)]
 pub(crate) struct JobRow {
     pub(crate) job: u64,
-    name: String,
-    tenant: String,
+    pub(crate) name: String,
+    pub(crate) tenant: String,
     queue: String,
-    state: String,
+    pub(crate) state: String,
     reason: Option<String>,
-    workers: u32,
+    pub(crate) workers: u32,
     servers: u32,
     step: u64,
     epoch: u32,
@@ -180,6 +187,7 @@ impl From<ListReply> for JobList {
             next_decision_ms: reply.next_decision_ms,
             jobs,
             wide: false,
+            bars: false,
         }
     }
 }
@@ -242,6 +250,13 @@ impl JobRow {
             Some(epochs) => format!("{}/~{epochs:.0}", self.epoch),
             None => format!("{}/≤{}", self.epoch, self.max_epochs),
         }
+    }
+
+    /// A bar of `width` columns of its epochs so far, in those that it will probably have.
+    fn bar(&self, width: usize) -> String {
+        let end = self.predicted_epochs.unwrap_or_else(|| f64::from(self.max_epochs)).max(f64::from(self.epoch));
+        let part = if self.has_ended() { 1.0 } else { f64::from(self.epoch) / end.max(1.0) };
+        format!("{} {:3.0} %", bar(part, width), part * 100.0)
     }
 
     fn end(&self) -> String {
@@ -321,6 +336,9 @@ impl Show for JobList {
         if self.wide {
             columns.extend([Column::key("TENANT"), Column::key("QUEUE"), Column::key("SUBMITTED")]);
         }
+        if self.bars {
+            columns.push(Column::key("PROGRESS"));
+        }
         columns.push(Column::prose("REASON"));
         let mut sheet = Sheet::new(columns);
         for job in &self.jobs {
@@ -337,6 +355,9 @@ impl Show for JobList {
             ];
             if self.wide {
                 row.extend([Entry::from(&job.tenant), Entry::from(&job.queue), ago(job.submitted_ms).into()]);
+            }
+            if self.bars {
+                row.push(job.bar(BAR).into());
             }
             row.push(job.reason.as_deref().unwrap_or_default().into());
             sheet.row(row);

@@ -18,6 +18,7 @@ mod serve;
 mod status;
 mod submit;
 mod token;
+mod top;
 mod wait;
 mod watch;
 
@@ -64,7 +65,7 @@ enum Command {
     /// Run the daemon until Ctrl-C
     #[command(args(without_address()))]
     Serve(Answered<serve::ServeArgs>),
-    /// Train nine jobs for real on a virtual cluster, under one engine after the other
+    /// Train jobs for real on a virtual cluster: watch them grow and shrink, or compare engines
     #[command(args(without_daemon()))]
     Demo(trainmaster_demo::Args),
     /// Run a command as a job, show what it prints, and end with it
@@ -85,8 +86,10 @@ enum Command {
     Wait(Answered<wait::WaitArgs>),
     /// Show what a job's programs print
     Logs(Answered<logs::LogsArgs>),
-    /// Follow the jobs as they change, until Ctrl-C
+    /// Follow the jobs as they change, or some with their progress, until Ctrl-C
     Watch(Answered<watch::WatchArgs>),
+    /// Show the cluster, its tenants and its jobs at a glance, until Ctrl-C
+    Top(Answered<top::TopArgs>),
     /// Explain a job's state and allocation
     Explain(Answered<explain::ExplainArgs>),
     /// Show what an engine would change now
@@ -175,6 +178,7 @@ fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
         Command::Wait(Answered { args, json }) => block_on(wait::run(args, &server, output(*json))),
         Command::Logs(Answered { args, json }) => block_on(logs::run(args, &server, output(*json))),
         Command::Watch(Answered { args, json }) => block_on(watch::run(args, &server, output(*json))),
+        Command::Top(Answered { args, json }) => block_on(top::run(args, &server, output(*json))),
         Command::Explain(Answered { args, json }) => block_on(explain::run(args, &server, output(*json))),
         Command::Plan(Answered { args, json }) => block_on(plan::run(args, &server, output(*json))),
         Command::Mode(Answered { args, json }) => block_on(mode::run(args, &server, output(*json))),

@@ -1,13 +1,13 @@
-//! `trainmaster watch`: the list of jobs after each change.
+//! `trainmaster watch`: the jobs after each change, all of them or some with their progress.
 
 use std::collections::BTreeMap;
 
 use clap::Args;
-use console::Term;
 use trainmaster_proto::v1::ListRequest;
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
     client::{Daemon, ServerArgs},
+    screen::Screen,
 };
 
 use super::jobs::{JobList, JobRow};
@@ -15,15 +15,18 @@ use super::jobs::{JobList, JobRow};
 /// The command's arguments.
 #[derive(Args, Debug)]
 pub(crate) struct WatchArgs {
+    /// Only these jobs, by name or number, each with its progress, until they have ended
+    #[arg(value_name = "JOB", num_args = 0..=1000)]
+    jobs: Vec<String>,
     /// Also jobs that have ended and are still kept
-    #[arg(long)]
+    #[arg(long, conflicts_with = "jobs")]
     all: bool,
     /// End when no job is left
-    #[arg(long)]
+    #[arg(long, conflicts_with = "jobs")]
     until_idle: bool,
 }
 
-/// Runs the command until Ctrl-C, or with `--until-idle` until no job is left.
+/// Runs the command until Ctrl-C, or until the given jobs have ended, or with `--until-idle` until no job is left.
 ///
 /// # Errors
 /// The daemon's, or the loss of the connection.
@@ -38,23 +41,52 @@ async fn follow(args: &WatchArgs, server: &ServerArgs, output: Output) -> Result
     let daemon = Daemon::connect(server).await?;
     let mut stream = daemon
         .jobs()
-        .watch(ListRequest { all: args.all, specs: false, ..ListRequest::default() })
+        .watch(ListRequest { all: args.all || !args.jobs.is_empty(), specs: false, ..ListRequest::default() })
         .await
         .map_err(|status| daemon.failure(&status))?
         .into_inner();
     let mut view = match output {
         Output::Json => View::Json,
-        Output::Text(Paper { width: Some(_), .. }) => View::Screen { drawn: 0 },
+        Output::Text(Paper { width: Some(_), .. }) => View::Screen(Screen::default()),
         Output::Text(_) => View::Lines { seen: BTreeMap::new() },
     };
+    let mut wanted = Wanted { names: &args.jobs, numbers: BTreeMap::new() };
     while let Some(reply) = stream.message().await.map_err(|status| daemon.failure(&status))? {
-        let list = JobList::from(reply);
+        let mut list = JobList::from(reply);
+        if !args.jobs.is_empty() {
+            wanted.choose(&mut list)?;
+        }
         view.update(&list, output)?;
-        if args.until_idle && list.jobs.iter().all(JobRow::has_ended) {
+        if (args.until_idle || !args.jobs.is_empty()) && list.jobs.iter().all(JobRow::has_ended) {
             return Ok(());
         }
     }
     Err(Failure::Unreachable { address: server.address(), cause: "it has ended".into() })
+}
+
+/// The jobs that are asked for, and their numbers: a later job of the same name is another one.
+struct Wanted<'a> {
+    names: &'a [String],
+    numbers: BTreeMap<&'a str, u64>,
+}
+
+impl Wanted<'_> {
+    /// Keeps these jobs in the list, with their progress. A job that the daemon doesn't keep any more has ended.
+    ///
+    /// # Errors
+    /// There is no such job.
+    fn choose(&mut self, list: &mut JobList) -> Result<(), Failure> {
+        for name in self.names.iter().filter(|name| !self.numbers.contains_key(name.as_str())).collect::<Vec<_>>() {
+            // The newest of a name comes last. A number comes before names.
+            let mut named = list.jobs.iter().filter(|job| job.name == *name).map(|job| job.job);
+            let number = name.parse().ok().filter(|number| list.jobs.iter().any(|job| job.job == *number));
+            let job = number.or_else(|| named.next_back());
+            self.numbers.insert(name, job.ok_or_else(|| Failure::refused(format!("there is no job {name:?}")))?);
+        }
+        list.jobs.retain(|job| self.numbers.values().any(|number| *number == job.job));
+        list.bars = true;
+        Ok(())
+    }
 }
 
 /// The form of updates.
@@ -62,7 +94,7 @@ enum View {
     /// One object per line.
     Json,
     /// A table that is drawn over its last version.
-    Screen { drawn: usize },
+    Screen(Screen),
     /// A line for each changed job.
     Lines { seen: BTreeMap<u64, JobRow> },
 }
@@ -71,24 +103,7 @@ impl View {
     fn update(&mut self, list: &JobList, output: Output) -> Result<(), Failure> {
         match self {
             Self::Json => output.stream(list),
-            Self::Screen { drawn } => {
-                // The size of the terminal may have changed.
-                let paper = Paper::stdout();
-                let text = list.text(&paper);
-                let room = usize::from(paper.height.unwrap_or(u16::MAX)).saturating_sub(1).max(1);
-                let mut lines: Vec<_> = text.lines().collect();
-                let hidden = lines.len().saturating_sub(room);
-                let more = format!("… and {} lines more", hidden + 1);
-                if hidden > 0 {
-                    lines.truncate(room - 1);
-                    lines.push(&more);
-                }
-                let term = Term::stdout();
-                term.clear_last_lines(*drawn)?;
-                term.write_line(&lines.join("\n"))?;
-                *drawn = lines.len();
-                Ok(())
-            }
+            Self::Screen(screen) => Ok(screen.draw(|paper| list.text(paper))?),
             Self::Lines { seen } => {
                 for job in list.jobs.iter().filter(|job| seen.get(&job.job) != Some(job)) {
                     output.line(&job.line(list.next_decision_ms))?;

@@ -5,6 +5,7 @@ pub mod client;
 mod failure;
 pub mod found;
 pub mod output;
+pub mod screen;
 pub mod sheet;
 pub mod stop;
 

@@ -321,6 +321,37 @@ fn a_dry_run_is_asked_for_by_name() {
 }
 
 #[test]
+fn watching_a_job_ends_with_it() {
+    let daemon = Daemon::start(None);
+    submit(&daemon, "first");
+    submit(&daemon, "second");
+    let none = trainmaster(&daemon.address, &["watch", "third"]);
+    assert_eq!((none.code, none.err.contains("there is no job \"third\"")), (1, true), "{}", none.err);
+    assert_eq!(trainmaster(&daemon.address, &["watch", "first", "--until-idle"]).code, 2);
+    let mut watch = command(&daemon.address, &["watch", "first"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().starts_with("job 1 (first): waiting"));
+    daemon.set(|jobs| (jobs[0].ended_ms, jobs[0].state) = (Some(1), "completed".into()));
+    let rest: Vec<String> = lines.collect();
+    assert!(watch.wait().unwrap().success());
+    assert!(rest.last().unwrap().starts_with("job 1 (first): completed"), "{rest:?}");
+    assert!(rest.iter().all(|line| !line.contains("second")), "{rest:?}");
+}
+
+#[test]
+fn top_shows_the_cluster_and_the_jobs() {
+    let daemon = Daemon::start(None);
+    submit(&daemon, "first");
+    let text = trainmaster(&daemon.address, &["top"]).works();
+    assert!(text.starts_with("CLUSTER") && text.contains("first"), "{text}");
+    let top = trainmaster(&daemon.address, &["top", "--json"]).json();
+    let gpus = &top["resources"][0];
+    assert!(gpus["capacity"].as_i64().unwrap() >= gpus["used"].as_i64().unwrap(), "{top}");
+    assert_eq!((&top["jobs"][0]["name"], &top["tenants"][0]["waiting"]), (&"first".into(), &1.into()));
+    assert_eq!(trainmaster(&daemon.address, &["top", "--every", "1ms"]).code, 2);
+}
+
+#[test]
 fn watching_ends_when_no_job_is_left() {
     let daemon = Daemon::start(None);
     submit(&daemon, "first");
