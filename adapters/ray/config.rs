@@ -12,7 +12,10 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use trainmaster_core::amount::{BandwidthText, DurationText, Quantity, SizeText};
 
 use super::amounts::MIB;
-use crate::file::{self, FileError, MEASURE, MOST_DEVICES, Wrong, quoted};
+use crate::{
+    file::{self, FileError, MEASURE, MOST_DEVICES, Wrong, quoted},
+    http::{Site, Url, is_address},
+};
 
 const MOST_NODES: u32 = 4096;
 const ADDRESS: &str = "127.0.0.1:6379";
@@ -48,10 +51,12 @@ pub struct Config {
     /// Ray's head, as `host:port`. Without the key, `RAY_ADDRESS`, otherwise `127.0.0.1:6379`.
     #[serde(deserialize_with = "address")]
     address: Option<String>,
-    /// Ray's dashboard, as `http://host:port`. Without the key, `RAY_API_SERVER_ADDRESS`, otherwise
-    /// `http://127.0.0.1:8265`.
-    #[serde(deserialize_with = "dashboard")]
-    dashboard: Option<String>,
+    /// Ray's dashboard, as `http://host:port`, or as `https://host:port` behind a proxy. Without the key,
+    /// `RAY_API_SERVER_ADDRESS`, otherwise `http://127.0.0.1:8265`.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    dashboard: Option<Url>,
+    /// The certificate authority of a dashboard with https, in PEM.
+    pub ca: Option<PathBuf>,
     /// The interface to Ray: `"auto"` for gRPC where possible, `"rest"` for only the dashboard, without changes.
     pub api: Api,
     /// The treatment of an untested version of Ray: it is observed over REST (`"observe"`), or used at your own risk
@@ -187,6 +192,7 @@ impl Default for Config {
             name: "ray".into(),
             address: None,
             dashboard: None,
+            ca: None,
             api: Api::default(),
             untested: Untested::default(),
             token_file: None,
@@ -229,10 +235,11 @@ impl Config {
             self.address = Some(address);
         }
         if let (None, Some(url)) = (&self.dashboard, variable("RAY_API_SERVER_ADDRESS")) {
-            let address = read_dashboard(&url);
+            let address = Url::parse(&url);
             self.dashboard = Some(address.map_err(|problem| ("RAY_API_SERVER_ADDRESS".into(), quoted(&url), problem))?);
         }
         self.token_file = self.token_file.or_else(|| variable("RAY_AUTH_TOKEN_PATH").map(PathBuf::from));
+        self.dashboard().check("dashboard", self.ca.as_ref())?;
         if let Some(Some(every)) = self.measure
             && !self.may_measure()
         {
@@ -263,9 +270,13 @@ impl Config {
         self.address.as_deref().unwrap_or(ADDRESS)
     }
 
-    /// Ray's dashboard, as `host:port`.
-    pub fn dashboard(&self) -> &str {
-        self.dashboard.as_deref().unwrap_or(DASHBOARD)
+    /// Ray's dashboard.
+    pub fn dashboard(&self) -> Url {
+        self.dashboard.clone().unwrap_or_else(|| Url::plain(DASHBOARD))
+    }
+
+    pub(crate) fn site(&self) -> Site {
+        Site { url: self.dashboard(), ca: self.ca.clone() }
     }
 
     /// Interval between requests to the dashboard for the nodes' loads. `None`: they aren't requested.
@@ -324,11 +335,6 @@ fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Erro
     Ok(Some(text))
 }
 
-fn dashboard<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    let url = String::deserialize(from)?;
-    read_dashboard(&url).map(Some).map_err(|problem| D::Error::custom(format!("{url:?}: {problem}")))
-}
-
 fn gpus<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     let gpus = i64::deserialize(from)?;
     let count = u32::try_from(gpus).ok().filter(|_| gpus <= MOST_DEVICES);
@@ -346,26 +352,6 @@ fn check_address(address: &str) -> Result<(), String> {
     } else {
         Err("write host:port, such as 127.0.0.1:6379: the port that `ray start --port` was given".into())
     }
-}
-
-/// The `host:port` of a URL.
-fn read_dashboard(url: &str) -> Result<String, String> {
-    let address = url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
-    match address {
-        Some(address) if is_address(address) => Ok(address.to_owned()),
-        _ => Err(format!("write http://host:port, such as http://{DASHBOARD}")),
-    }
-}
-
-fn is_address(address: &str) -> bool {
-    address.rsplit_once(':').is_some_and(|(host, port)| {
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        let plain = bare.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':'));
-        !bare.is_empty()
-            && plain
-            && (bare == host) != host.contains(':')
-            && port.parse::<u16>().is_ok_and(|port| port > 0)
-    })
 }
 
 #[cfg(test)]
@@ -406,7 +392,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!((config.name.as_str(), config.address()), ("ray-a", "10.0.0.1:6380"));
-        assert_eq!((config.dashboard(), config.api, config.untested), ("[::1]:8266", Api::Rest, Untested::Trust));
+        assert_eq!(
+            (config.dashboard().to_string().as_str(), config.api, config.untested),
+            ("http://[::1]:8266", Api::Rest, Untested::Trust)
+        );
         assert_eq!((config.poll, config.placement_timeout), (Duration::from_millis(500), Duration::from_secs(60)));
         assert_eq!(config.measure(), Some(Duration::from_secs(30)));
         assert_eq!((config.driver_timeout, config.request_resources), (Duration::from_secs(300), false));
@@ -431,10 +420,10 @@ mod tests {
             toml::from_str::<Config>(text).unwrap().completed(&variable)
         };
         let config = read("", "head:1234").unwrap();
-        assert_eq!((config.address(), config.dashboard()), ("head:1234", "head:12340"));
+        assert_eq!((config.address(), config.dashboard()), ("head:1234", Url::plain("head:12340")));
         assert_eq!(config.token_file, Some("/tokens/ray".into()));
         let config = read("", "").unwrap();
-        assert_eq!((config.address(), config.dashboard()), ("127.0.0.1:6379", "127.0.0.1:8265"));
+        assert_eq!((config.address(), config.dashboard()), ("127.0.0.1:6379", Url::plain("127.0.0.1:8265")));
         assert_eq!((config.api, config.untested), (Api::Auto, Untested::Observe));
         assert_eq!(read("dashboard = \"http://a:1\"", "auto").unwrap().address(), "127.0.0.1:6379");
         assert_eq!(read("address = \"[::1]:6379\"", "head:1234").unwrap().address(), "[::1]:6379");
@@ -466,7 +455,9 @@ mod tests {
             ("adress = \"a:1\"".to_owned(), &["ray.toml", "adress", "unknown field", "address"][..]),
             ("address = \"head\"".into(), &["ray.toml", "address", "\"head\"", "host:port"]),
             ("address = \"::1:6379\"".into(), &["address", "::1:6379", "host:port"]),
-            ("dashboard = \"https://a:1\"".into(), &["dashboard", "https://a:1", "http://host:port"]),
+            ("dashboard = \"ftp://a:1\"".into(), &["dashboard", "ftp://a:1", "http://host:port"]),
+            ("dashboard = \"https://a:1\"".into(), &["dashboard", "https://a:1", "needs ca"]),
+            ("dashboard = \"http://a:1\"\nca = \"/c\"".into(), &["ca", "/c", "for https", "http://a:1"]),
             ("api = \"grpc\"".into(), &["ray.toml", "api", "grpc", "auto", "rest"]),
             ("untested = \"yes\"".into(), &["untested", "yes", "observe", "trust"]),
             ("poll = \"5\"".into(), &["poll", "\"5\"", "20s"]),

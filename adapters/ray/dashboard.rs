@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     file::MOST_DEVICES,
-    http::{Connection, Failure},
+    http::{Connection, Failure, Site},
     load::{Load, part},
 };
 
@@ -52,8 +52,7 @@ const TASKS: &str = "/api/v0/tasks?detail=1&limit=10000&filter_keys=state&filter
 
 /// Ray's dashboard.
 pub(crate) struct Dashboard {
-    /// `host:port`
-    address: String,
+    site: Site,
     token: Option<MetadataValue<Ascii>>,
     /// Ray's version.
     pub(crate) version: String,
@@ -71,7 +70,7 @@ impl Dashboard {
     }
 
     fn new(config: &Config) -> Result<Self, HeadError> {
-        let mut dashboard = Self { address: config.dashboard().to_owned(), token: None, version: String::new() };
+        let mut dashboard = Self { site: config.site(), token: None, version: String::new() };
         dashboard.token = token(config).map_err(|problem| dashboard.error(&problem, Trouble::Token))?;
         Ok(dashboard)
     }
@@ -122,15 +121,15 @@ impl Dashboard {
     /// Sends a GET request over a new connection, because requests are few.
     async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Failure> {
         // Older dashboards fail without a user agent.
-        let mut request = Request::get(path).header(HOST, &self.address).header(USER_AGENT, "trainmaster");
+        let mut request = Request::get(path).header(HOST, self.site.host()).header(USER_AGENT, "trainmaster");
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token.as_encoded_bytes());
         }
-        Connection::open(&self.address).await?.send(request.body(Full::default())?, MOST_BYTES).await
+        Connection::open(&self.site).await?.send(request.body(Full::default())?, MOST_BYTES).await
     }
 
     fn error(&self, problem: &str, kind: Trouble) -> HeadError {
-        HeadError::new(format!("Ray's dashboard at http://{}", self.address), problem, kind)
+        HeadError::new(format!("Ray's dashboard at {}", self.site), problem, kind)
     }
 }
 

@@ -65,7 +65,7 @@ impl<'a> Found<'a> {
 fn judge(config: &Config, found: &Found<'_>, view: View) -> Vec<Check> {
     let head = match found.observing {
         None => Check::new("head", Health::Good, format!("answers at {}", config.address())),
-        Some(_) => Check::new("dashboard", Health::Good, format!("answers at http://{}", config.dashboard())),
+        Some(_) => Check::new("dashboard", Health::Good, format!("answers at {}", config.dashboard())),
     };
     let version = match found.observing {
         Some(why) => Check::new("version", Health::Doubtful, why.into()),

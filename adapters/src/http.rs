@@ -1,4 +1,10 @@
-//! HTTP requests to a manager, whose answers have a largest size.
+//! HTTP and HTTPS requests to a manager, whose answers have a largest size.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
@@ -7,24 +13,159 @@ use hyper::{
     client::conn::http1::{SendRequest, handshake},
 };
 use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, ServerName, pem::PemObject},
+    },
+};
+
+use crate::file::{Wrong, quoted};
 
 /// Why there is no answer.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The address of a manager's HTTP server: `http://host:port` or `https://host:port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    is_https: bool,
+    /// `host:port`.
+    address: String,
+}
+
+impl Url {
+    /// An address that isn't encrypted.
+    pub(crate) fn plain(address: impl Into<String>) -> Self {
+        Self { is_https: false, address: address.into() }
+    }
+
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// It isn't one of a host and its port.
+    pub(crate) fn parse(url: &str) -> Result<Self, String> {
+        let (is_https, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+            (Some(rest), _) => (false, rest),
+            (None, Some(rest)) => (true, rest),
+            (None, None) => (false, ""),
+        };
+        let address = rest.strip_suffix('/').unwrap_or(rest);
+        if is_address(address) {
+            Ok(Self { is_https, address: address.to_owned() })
+        } else {
+            Err("write http://host:port or https://host:port".into())
+        }
+    }
+
+    /// Checks that there is an authority for https, and only for that. `key`: the configuration's, of the URL.
+    pub(crate) fn check(&self, key: &str, ca: Option<&PathBuf>) -> Result<(), Wrong> {
+        match (self.is_https, ca) {
+            (true, None) => {
+                let problem = "https needs ca, the file of its certificate authority";
+                Err((key.into(), quoted(&self.to_string()), problem.into()))
+            }
+            (false, Some(ca)) => {
+                let problem = format!("it is for https, but {key} is {self}");
+                Err(("ca".into(), quoted(&ca.display().to_string()), problem))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The host without its port.
+    fn host(&self) -> &str {
+        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']')
+    }
+}
+
+/// Whether this is `host:port`, with brackets around an IPv6 address.
+pub(crate) fn is_address(address: &str) -> bool {
+    address.rsplit_once(':').is_some_and(|(host, port)| {
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let plain = bare.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':'));
+        !bare.is_empty()
+            && plain
+            && (bare == host) != host.contains(':')
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
+    })
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.is_https { "https" } else { "http" }, self.address)
+    }
+}
+
+impl<'de> Deserialize<'de> for Url {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let url = String::deserialize(from)?;
+        Self::parse(&url).map_err(|problem| D::Error::custom(format!("{url:?}: {problem}")))
+    }
+}
+
+impl Serialize for Url {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// A manager's HTTP server, with its certificate authority if it has TLS.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) url: Url,
+    pub(crate) ca: Option<PathBuf>,
+}
+
+impl Site {
+    #[cfg(test)]
+    pub(crate) fn plain(address: impl Into<String>) -> Self {
+        Self { url: Url::plain(address), ca: None }
+    }
+
+    /// The value of the header `host`.
+    pub(crate) fn host(&self) -> &str {
+        &self.url.address
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.url.fmt(f)
+    }
+}
 
 /// A connection for requests one after the other. Dropping it closes it.
 #[derive(Debug)]
 pub(crate) struct Connection(SendRequest<Full<Bytes>>);
 
 impl Connection {
-    /// Connects to `host:port`. The caller limits the time of this and of [`send`](Self::send).
+    /// Connects. The caller limits the time of this and of [`send`](Self::send).
     ///
     /// # Errors
-    /// Nothing listens there, or it doesn't speak HTTP.
-    pub(crate) async fn open(address: &str) -> Result<Self, Failure> {
-        let (sender, rest) = handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
+    /// Nothing listens there, it doesn't speak HTTP, or its certificate isn't one of the authority's for this host.
+    pub(crate) async fn open(site: &Site) -> Result<Self, Failure> {
+        let stream = TcpStream::connect(site.host()).await?;
         // The task ends when the sender is dropped.
-        tokio::spawn(rest);
+        let sender = match &site.ca {
+            Some(ca) if site.url.is_https => {
+                let name = ServerName::try_from(site.url.host().to_owned())?;
+                let stream = connector(ca)?.connect(name, stream).await?;
+                let (sender, rest) = handshake(TokioIo::new(stream)).await?;
+                tokio::spawn(rest);
+                sender
+            }
+            None if site.url.is_https => return Err("https needs ca, the file of its certificate authority".into()),
+            _ => {
+                let (sender, rest) = handshake(TokioIo::new(stream)).await?;
+                tokio::spawn(rest);
+                sender
+            }
+        };
         Ok(Self(sender))
     }
 
@@ -43,6 +184,23 @@ impl Connection {
         let status = answer.status();
         Ok((status, Limited::new(answer.into_body(), most).collect().await?.to_bytes()))
     }
+}
+
+/// Trusts this authority alone. The file is read for each connection, since it may have been replaced.
+fn connector(ca: &Path) -> Result<TlsConnector, Failure> {
+    let failed = |problem: &dyn fmt::Display| Failure::from(format!("ca {}: {problem}", ca.display()));
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca).map_err(|error| failed(&error))? {
+        roots.add(certificate.map_err(|error| failed(&error))?).map_err(|error| failed(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(failed(&"it has no certificate in PEM"));
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 #[cfg(test)]
@@ -66,7 +224,88 @@ mod tests {
             while stream.write_all(b"a\r\n0123456789\r\n").await.is_ok() {}
         });
         let request = Request::get("/").body(Full::default()).unwrap();
-        let error = Connection::open(&address).await.unwrap().send(request, 1 << 20).await.unwrap_err();
+        let site = Site::plain(address);
+        let error = Connection::open(&site).await.unwrap().send(request, 1 << 20).await.unwrap_err();
         assert!(error.to_string().contains("length limit exceeded"), "{error}");
+    }
+
+    #[test]
+    fn a_url_has_a_host_and_a_port() {
+        for url in ["http://a:1", "https://rm.example:8090", "http://[::1]:8088"] {
+            assert_eq!(Url::parse(url).unwrap().to_string(), url);
+        }
+        assert_eq!(Url::parse("https://a:1/").unwrap().to_string(), "https://a:1");
+        assert_eq!(
+            (Url::parse("https://[::1]:2").unwrap().host(), Url::parse("http://a:2").unwrap().host()),
+            ("::1", "a")
+        );
+        for url in [
+            "",
+            "a:1",
+            "ftp://a:1",
+            "http://",
+            "http://a",
+            "http://a:0",
+            "https://a:1/b",
+            "http://u@a:1",
+            "http://::1:2",
+        ] {
+            assert!(Url::parse(url).is_err(), "{url}");
+        }
+    }
+
+    /// A server with TLS that answers one request of each connection with `yes`. Returns its port.
+    async fn secure(certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
+        let key = tokio_rustls::rustls::pki_types::PrivateKeyDer::try_from(certificate.signing_key.serialize_der());
+        let config = tokio_rustls::rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.cert.der().clone()], key.unwrap())
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let _ = stream.read(&mut [0; 1024]).await;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyes").await;
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn an_https_server_needs_a_certificate_of_the_authority_for_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).unwrap();
+            Some(folder.path().join(name))
+        };
+        let own = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let other = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let (own_ca, other_ca) = (file("own.pem", &own.cert.pem()), file("other.pem", &other.cert.pem()));
+        let (none, absent) = (file("none.pem", "nothing"), Some(folder.path().join("absent.pem")));
+        let port = secure(&own).await;
+        let ask = async |url: String, ca: Option<PathBuf>| {
+            let mut connection = Connection::open(&Site { url: Url::parse(&url).unwrap(), ca }).await?;
+            connection.send(Request::get("/").body(Full::default()).unwrap(), 100).await
+        };
+        let here = format!("https://localhost:{port}");
+        assert_eq!(ask(here.clone(), own_ca.clone()).await.unwrap().1, "yes");
+        for (url, ca, problem) in [
+            (here.clone(), other_ca, "invalid peer certificate"),
+            (format!("https://127.0.0.1:{port}"), own_ca.clone(), "not valid for name"),
+            (here.clone(), none, "none.pem: it has no certificate"),
+            (here.clone(), absent, "absent.pem: "),
+            (here, None, "https needs ca"),
+        ] {
+            let error = ask(url, ca).await.unwrap_err().to_string();
+            assert!(error.contains(problem), "{problem}: {error}");
+        }
+        // Plain HTTP to it is no answer.
+        assert!(ask(format!("http://localhost:{port}"), None).await.is_err());
     }
 }

@@ -31,6 +31,8 @@ pub mod yarn;
 
 #[cfg(any(feature = "local", feature = "ray", feature = "yarn"))]
 pub use file::FileError;
+#[cfg(any(feature = "ray", feature = "yarn"))]
+pub use http::Url;
 #[cfg(feature = "registry")]
 use trainmaster_manager::Adapters;
 

@@ -241,10 +241,9 @@ fn kill(config: &Config, user: &str, application: &str) -> Result<CommandAnswer>
 }
 
 fn call(config: &Config, method: Method, path: &str, json: String) -> Result<Vec<u8>> {
-    let address = config.resourcemanager.as_ref();
-    let address = address.ok_or_else(|| anyhow!("resourcemanager isn't set; say where its REST API is"))?;
+    let site = config.site().ok_or_else(|| anyhow!("resourcemanager isn't set; say where its REST API is"))?;
     let path = format!("/ws/v1/cluster/{path}");
-    let answer = apart(async { Ok(rest::call(address, method, &path, json).await) })?;
+    let answer = apart(async { Ok(rest::call(site, method, &path, json).await) })?;
     Ok(answer.map_err(|problem| anyhow!(problem.to_string()))?.to_vec())
 }
 

@@ -14,7 +14,10 @@ use trainmaster_core::amount::Unit;
 #[cfg(feature = "schema")]
 use trainmaster_core::amount::{BandwidthText, DurationText, SizeText};
 
-use crate::file::{self, FileError, Wrong, amount, quoted};
+use crate::{
+    file::{self, FileError, Wrong, amount, quoted},
+    http::{Site, Url},
+};
 
 /// This adapter's address, and the settings for its cluster.
 ///
@@ -53,9 +56,12 @@ pub struct Config {
     pub token_file: Option<PathBuf>,
     /// The source of a job's tenant and queue: `"yarn"` for YARN's user and queue, `"job"` for the job file.
     pub accounts: Accounts,
-    /// The ResourceManager's REST API, as `http://host:port`. With `"rest"`, the key is required.
-    #[serde(deserialize_with = "rest_address")]
-    pub resourcemanager: Option<String>,
+    /// The ResourceManager's REST API, as `http://host:port` or `https://host:port`, with its web port. With `"rest"`,
+    /// the key is required.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub resourcemanager: Option<Url>,
+    /// The certificate authority of a ResourceManager with https, in PEM.
+    pub ca: Option<PathBuf>,
     /// Time for which plug-ins enforce a plan without a newer answer.
     #[serde(
         deserialize_with = "file::span::<_, 100>",
@@ -161,6 +167,7 @@ impl Default for Config {
             token_file: None,
             accounts: Accounts::default(),
             resourcemanager: None,
+            ca: None,
             ttl: Duration::from_secs(15),
             placement_timeout: Duration::from_secs(30),
             master_timeout: Duration::from_secs(120),
@@ -205,7 +212,20 @@ impl Config {
             let problem = "it needs resourcemanager, where the ResourceManager's REST API is".to_owned();
             return Err(("api".into(), quoted("rest"), problem));
         }
+        match &self.resourcemanager {
+            Some(url) => url.check("resourcemanager", self.ca.as_ref())?,
+            None if self.ca.is_some() => {
+                let problem = "it is for a resourcemanager with https, and none is given".to_owned();
+                return Err(("ca".into(), quoted(&self.ca.unwrap_or_default().display().to_string()), problem));
+            }
+            None => {}
+        }
         Ok(self)
+    }
+
+    /// The ResourceManager's REST API, if it is known.
+    pub(crate) fn site(&self) -> Option<Site> {
+        self.resourcemanager.clone().map(|url| Site { url, ca: self.ca.clone() })
     }
 
     /// Each node's resources that YARN doesn't count, in sub-units.
@@ -218,21 +238,6 @@ fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(from)?;
     let problem = || format!("{text:?}: write address:port, such as 127.0.0.1:7071 or 0.0.0.0:7071");
     text.parse().map_err(|_| D::Error::custom(problem()))
-}
-
-/// The `host:port` of a URL.
-fn rest_address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    let url = String::deserialize(from)?;
-    let address = url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
-    let fits = |address: &&str| {
-        address.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty() && host.chars().all(plain) && port.parse::<u16>().is_ok_and(|port| port > 0)
-        })
-    };
-    let problem = || format!("{url:?}: write http://host:port, with RM's web port");
-    let address = address.filter(fits).ok_or_else(|| D::Error::custom(problem()))?;
-    Ok(Some(address.to_owned()))
 }
 
 /// A part of a shell command.
@@ -302,7 +307,8 @@ mod tests {
         assert_eq!((config.api, config.poll), (Api::Rest, Duration::from_millis(250)));
         assert_eq!(config.accounts, Accounts::Job);
         assert_eq!(config.tls, Some(Tls { cert: "/c".into(), key: "/k".into() }));
-        assert_eq!((config.token_file, config.resourcemanager), (Some("/t".into()), Some("[::1]:8088".into())));
+        let resourcemanager = config.resourcemanager.as_ref().map(ToString::to_string);
+        assert_eq!((config.token_file, resourcemanager.as_deref()), (Some("/t".into()), Some("http://[::1]:8088")));
         assert_eq!((config.ttl, config.placement_timeout), (Duration::from_secs(5), Duration::from_secs(60)));
         assert_eq!(config.master_timeout, Duration::from_millis(500));
         assert_eq!((config.bandwidth, config.disk), (Some(10_000), Some(1024)));
@@ -330,7 +336,10 @@ mod tests {
             ("listen = \"0.0.0.0:1\"", &["listen", "0.0.0.0:1", "needs TLS (tls.cert and tls.key);", "127.0.0.1"]),
             ("accounts = \"any\"", &["accounts", "any", "yarn", "job"]),
             ("tls = { cert = \"c\" }", &["tls", "key"]),
-            ("resourcemanager = \"rm:8088\"", &["resourcemanager", "rm:8088", "http://host:port"]),
+            ("resourcemanager = \"rm:8088\"", &["resourcemanager", "rm:8088", "http://host:port", "https://host:port"]),
+            ("resourcemanager = \"https://rm:8090\"", &["resourcemanager", "https://rm:8090", "needs ca"]),
+            ("resourcemanager = \"http://rm:8088\"\nca = \"/c\"", &["ca", "/c", "for https", "http://rm:8088"]),
+            ("ca = \"/c\"", &["ca", "/c", "resourcemanager with https", "none is given"]),
             ("ttl = \"5\"", &["ttl", "\"5\"", "20s"]),
             ("placement_timeout = \"1ms\"", &["placement_timeout", "1ms", "100ms"]),
             ("master_timeout = \"60d\"", &["master_timeout", "60d", "86400s"]),

@@ -15,6 +15,7 @@ use super::{
     rest::{self, Found},
     server,
 };
+use crate::http::Site;
 use trainmaster_manager::{Check, Health, Launch};
 
 /// The required settings of the ResourceManager: each with the class that it has to contain.
@@ -41,17 +42,17 @@ const LARGEST: [&str; 2] = ["yarn.scheduler.maximum-allocation-mb", "yarn.schedu
 /// its scheduler, and whether its settings include the plug-ins. Changes nothing.
 pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
     let mut checks = vec![listen(config, &launch.state_dir), feed(launch)];
-    let Some(address) = &config.resourcemanager else {
+    let Some(site) = config.site() else {
         let detail = "not looked at; say where its REST API is (resourcemanager)";
         checks.push(Check::new("resourcemanager", Health::Doubtful, detail.into()));
         return checks;
     };
     // The call runs in its own thread, because hosts may be inside another runtime.
-    let looked = thread::scope(|scope| scope.spawn(|| look(address)).join());
+    let looked = thread::scope(|scope| scope.spawn(|| look(site.clone())).join());
     match looked.expect("looking doesn't panic") {
         Ok(found) => {
             let own = secret::read(&server::token_file(config, &launch.state_dir)).ok();
-            checks.extend(judge(address, config, own.as_deref(), &found));
+            checks.extend(judge(&site, config, own.as_deref(), &found));
         }
         Err(error) => {
             let detail = format!("{error}; start it, or say where it is (resourcemanager)");
@@ -61,9 +62,9 @@ pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
     checks
 }
 
-fn look(address: &str) -> Result<Found, String> {
+fn look(site: Site) -> Result<Found, String> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime of one thread");
-    runtime.block_on(rest::look(address))
+    runtime.block_on(rest::look(site))
 }
 
 fn listen(config: &Config, state_dir: &Path) -> Check {
@@ -107,15 +108,13 @@ fn feed(launch: &Launch) -> Check {
 }
 
 /// `own` is the token that this adapter accepts, if it can be read.
-fn judge(address: &str, config: &Config, own: Option<&str>, found: &Found) -> Vec<Check> {
+fn judge(site: &Site, config: &Config, own: Option<&str>, found: &Found) -> Vec<Check> {
     let mut checks = vec![match found.state.as_str() {
-        "STARTED" => {
-            Check::new("resourcemanager", Health::Good, format!("{} answers at http://{address}", found.version))
-        }
-        state => Check::new("resourcemanager", Health::Bad, format!("http://{address}: it is {state}, not STARTED")),
+        "STARTED" => Check::new("resourcemanager", Health::Good, format!("{} answers at {site}", found.version)),
+        state => Check::new("resourcemanager", Health::Bad, format!("{site}: it is {state}, not STARTED")),
     }];
     if found.settings.is_empty() {
-        let detail = format!("http://{address}/conf doesn't tell them; look at {} yourself", PLUG_INS[0].0);
+        let detail = format!("{site}/conf doesn't tell them; look at {} yourself", PLUG_INS[0].0);
         checks.push(Check::new("settings", Health::Doubtful, detail));
         return checks;
     }
@@ -282,7 +281,7 @@ mod tests {
 
     fn worst(found: &Found) -> (Health, String) {
         let config = Config::parse("token_file = \"/t\"", "test").unwrap();
-        let checks = judge("rm:8088", &config, Some("the-adapters-own-token"), found);
+        let checks = judge(&Site::plain("rm:8088"), &config, Some("the-adapters-own-token"), found);
         let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
         (worst.verdict, if worst.verdict == Health::Good { String::new() } else { format!("{worst:?}") })
     }
@@ -319,7 +318,7 @@ mod tests {
         // Without plug-ins, the expectations are reversed.
         let rest = |change: fn(&mut Vec<(String, String)>)| {
             let config = Config::parse("api = \"rest\"\nresourcemanager = \"http://rm:8088\"", "test").unwrap();
-            let checks = judge("rm:8088", &config, None, &found(change));
+            let checks = judge(&Site::plain("rm:8088"), &config, None, &found(change));
             checks.into_iter().max_by_key(|check| check.verdict).unwrap()
         };
         let there = rest(|_| {});

@@ -46,7 +46,7 @@ mod tests {
         let sample = Config::parse(INFO.sample, "sample").unwrap();
         let bare = Config::parse("", "nothing").unwrap();
         assert_eq!((sample.bandwidth, sample.disk), (Some(10_000), Some(204_800)));
-        assert_eq!(sample.resourcemanager.as_deref(), Some("127.0.0.1:8088"));
+        assert_eq!(sample.resourcemanager.as_ref().map(ToString::to_string).as_deref(), Some("http://127.0.0.1:8088"));
         assert_eq!(sample.master.classpath, "/opt/trainmaster/yarn-master.jar");
         let master = bare.master.clone();
         assert_eq!(Config { bandwidth: None, disk: None, master, resourcemanager: None, ..sample }, bare);

@@ -16,6 +16,7 @@ use super::{
     shared::Shared,
     wire,
 };
+use crate::http::Site;
 
 const CLUSTER: &str = "/ws/v1/cluster";
 /// The query for active applications. Ended ones are queried only if necessary. Long parts of the answer are excluded.
@@ -29,8 +30,8 @@ const FEW: usize = 16;
 /// Runs until it is dropped. If the ResourceManager doesn't answer, or the answer is invalid, its last state stays
 /// valid.
 pub(super) async fn run(shared: Arc<Shared>, config: Arc<Config>, user: Option<String>) {
-    let address = config.resourcemanager.clone().unwrap_or_default();
-    let mut poller = Poller::new(address.clone());
+    let site = config.site().expect("the configuration names it with this API");
+    let mut poller = Poller::new(site.clone());
     let mut actions = Actions::new(user);
     let mut is_away = false;
     loop {
@@ -39,7 +40,7 @@ pub(super) async fn run(shared: Arc<Shared>, config: Arc<Config>, user: Option<S
         match polled {
             Ok(state) => {
                 if std::mem::take(&mut is_away) {
-                    tracing::info!(address, "the ResourceManager answers again");
+                    tracing::info!(%site, "the ResourceManager answers again");
                 }
                 if let Some(work) = shared.take_over(state) {
                     actions.carry_out(shared.now(), work, &mut poller.client).await;
@@ -95,9 +96,9 @@ impl Settings {
 }
 
 impl Poller {
-    fn new(address: String) -> Self {
+    fn new(site: Site) -> Self {
         Self {
-            client: Client::new(address),
+            client: Client::new(site),
             started_ms: 0,
             settings: Settings::default(),
             attempts: BTreeMap::new(),
@@ -330,7 +331,7 @@ mod tests {
     #[tokio::test]
     async fn a_picture_is_taken_over_one_connection() {
         let (manager, address) = Pretended::start().await;
-        let mut poller = Poller::new(address);
+        let mut poller = Poller::new(Site::plain(address));
         let apps = format!(r#"{{"apps":{{"app":[{}]}}}}"#, app(APP, "RUNNING"));
         manager.set("/ws/v1/cluster/apps?", 200, &apps);
         manager.set(&format!("/ws/v1/cluster/apps/{APP}/appattempts"), 200, ATTEMPTS);
@@ -370,7 +371,7 @@ mod tests {
     #[tokio::test]
     async fn a_manager_that_makes_no_sense_tells_nothing() {
         let (manager, address) = Pretended::start().await;
-        let mut poller = Poller::new(address.clone());
+        let mut poller = Poller::new(Site::plain(address.clone()));
         poller.poll(vec![]).await.unwrap();
         let garbage = ["", "<html>", "[]", "{}", "null", "{\"nodes\": 7}", "\u{0}", "{\"apps\":{\"app\":[{}]}}"];
         for path in ["/ws/v1/cluster/info", "/ws/v1/cluster/nodes", "/ws/v1/cluster/apps?"] {
@@ -404,7 +405,7 @@ mod tests {
     #[tokio::test]
     async fn a_manager_that_hangs_is_given_up() {
         let (manager, address) = Pretended::start().await;
-        let mut poller = Poller::new(address);
+        let mut poller = Poller::new(Site::plain(address));
         manager.look(|script| script.delay = Duration::from_millis(200));
         poller.poll(vec![]).await.expect("it is only slow");
         manager.look(|script| script.delay = Duration::from_secs(3600));
@@ -418,13 +419,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        assert!(Poller::new(address).poll(vec![]).await.unwrap_err().contains("refused"));
+        assert!(Poller::new(Site::plain(address)).poll(vec![]).await.unwrap_err().contains("refused"));
     }
 
     #[tokio::test]
     async fn what_is_planned_is_asked_for() {
         let (manager, address) = Pretended::start().await;
-        let mut client = Client::new(address);
+        let mut client = Client::new(Site::plain(address));
         let mut actions = Actions::new(Some("tm".into()));
         let planned = |id: &str, action: wire::Action, priority| wire::ApplicationPlan {
             id: id.into(),

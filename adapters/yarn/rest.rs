@@ -12,7 +12,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use thiserror::Error;
 use tokio::time::{error::Elapsed, timeout};
 
-use crate::http::{Connection, Failure};
+use crate::http::{Connection, Failure, Site};
 
 const ANSWER: Duration = Duration::from_secs(10);
 /// The same for a single request. Whoever made it would have to repeat it.
@@ -39,23 +39,23 @@ impl Found {
     }
 }
 
-/// Queries a ResourceManager at `host:port` for its version and its settings.
+/// Queries a ResourceManager for its version and its settings.
 ///
 /// # Errors
 /// There is no answer, or it isn't a ResourceManager's.
-pub(crate) async fn look(address: &str) -> Result<Found, String> {
-    let mut client = Client::new(address.to_owned());
+pub(crate) async fn look(site: Site) -> Result<Found, String> {
+    let mut client = Client::new(site);
     let Info { cluster_info } = client.read("/ws/v1/cluster/info").await.map_err(|error| error.to_string())?;
     let settings = client.settings().await;
     Ok(Found { version: cluster_info.hadoop_version, state: cluster_info.state, settings })
 }
 
-/// Sends JSON to the ResourceManager at `host:port`. Returns the answer.
+/// Sends JSON to the ResourceManager. Returns the answer.
 ///
 /// # Errors
 /// There is no answer, or the ResourceManager refuses, with its reason.
-pub(crate) async fn call(address: &str, method: Method, path: &str, json: String) -> Result<Bytes, RestError> {
-    let mut client = Client { patience: SINGLE, ..Client::new(address.to_owned()) };
+pub(crate) async fn call(site: Site, method: Method, path: &str, json: String) -> Result<Bytes, RestError> {
+    let mut client = Client { patience: SINGLE, ..Client::new(site) };
     client.call(method, path, json).await
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum RestError {
     #[error("{reason}")]
     Refused { reason: String },
     /// There is no answer, or it is invalid.
-    #[error("http://{at}: {problem}")]
+    #[error("{at}: {problem}")]
     Away { at: String, problem: String },
 }
 
@@ -90,16 +90,15 @@ impl RestError {
 
 /// A client of a ResourceManager. Requests are sent one after another over one connection while it lasts.
 pub(crate) struct Client {
-    /// As `host:port`.
-    address: String,
+    site: Site,
     /// Maximum wait for an answer.
     pub(crate) patience: Duration,
     connection: Option<Connection>,
 }
 
 impl Client {
-    pub(crate) fn new(address: String) -> Self {
-        Self { address, patience: ANSWER, connection: None }
+    pub(crate) fn new(site: Site) -> Self {
+        Self { site, patience: ANSWER, connection: None }
     }
 
     /// Sends a GET request and parses the answer.
@@ -149,7 +148,7 @@ impl Client {
     }
 
     fn away(&self, path: &str, problem: String) -> RestError {
-        RestError::Away { at: format!("{}{path}", self.address), problem }
+        RestError::Away { at: format!("{}{path}", self.site), problem }
     }
 
     async fn send(
@@ -162,9 +161,9 @@ impl Client {
         let exchange = async {
             let mut connection = match connection {
                 Some(connection) => connection,
-                None => Connection::open(&self.address).await?,
+                None => Connection::open(&self.site).await?,
             };
-            let request = Request::builder().method(method.clone()).uri(path).header(HOST, &self.address);
+            let request = Request::builder().method(method.clone()).uri(path).header(HOST, self.site.host());
             let request = request.header(ACCEPT, "application/json").header(CONTENT_TYPE, "application/json");
             let request = request.body(Full::new(Bytes::from(json.to_owned())))?;
             Ok((connection.send(request, MOST_BYTES).await?, connection))
@@ -250,10 +249,10 @@ mod tests {
     #[tokio::test]
     async fn version_and_settings_are_found() {
         let settings = r#"{"properties": [{"key": "a", "value": "1", "isFinal": false}, {"key": "b"}]}"#;
-        let found = look(&serve(vec![INFO, ("/conf", settings)]).await).await.unwrap();
+        let found = look(Site::plain(serve(vec![INFO, ("/conf", settings)]).await)).await.unwrap();
         assert_eq!((found.version.as_str(), found.state.as_str()), ("3.5.0", "STARTED"));
         assert_eq!((found.setting("a"), found.setting("b"), found.setting("c")), (Some("1"), Some(""), None));
-        let hidden = look(&serve(vec![INFO]).await).await.unwrap();
+        let hidden = look(Site::plain(serve(vec![INFO]).await)).await.unwrap();
         assert_eq!(hidden.settings, []);
     }
 
@@ -262,7 +261,7 @@ mod tests {
         let forbidden = serve(vec![]).await;
         let other = serve(vec![("/ws/v1/cluster/info", "<html>")]).await;
         for (address, part) in [(forbidden, "403"), (other, "expected value"), ("127.0.0.1:1".into(), "refused")] {
-            let error = look(&address).await.unwrap_err();
+            let error = look(Site::plain(address.clone())).await.unwrap_err();
             assert!(error.contains(&format!("http://{address}/ws/v1/cluster/info")), "{error}");
             assert!(error.contains(part), "{error}");
         }

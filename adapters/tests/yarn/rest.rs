@@ -68,8 +68,13 @@ impl Cluster {
             yarn.scheduler.capacity.queue-mappings=u:%user:default\n\
             yarn.scheduler.capacity.queue-mappings-override.enable=true";
         let address = format!("trainmaster.yarn.address={address}");
-        let environment =
-            [("NODES", "2048:8:2 2048:8:0"), ("QUEUES", queues), ("PROPERTIES", &address), ("NM_PROPERTIES", &address)];
+        let environment = [
+            ("NODES", "2048:8:2 2048:8:0"),
+            ("QUEUES", queues),
+            ("PROPERTIES", &address),
+            ("NM_PROPERTIES", &address),
+            ("HTTPS", "1"),
+        ];
         let started = script("integration/yarn/cluster/start", &[folder.to_str().unwrap()], &environment);
         let told = fs::read_to_string(folder.join("env")).unwrap_or_default();
         let of = |key: &str| {
@@ -84,8 +89,14 @@ impl Cluster {
 
     fn get(&self, path: &str) -> Value {
         let url = format!("{}/ws/v1/cluster/{path}", self.web);
-        let answer = Command::new("curl").args(["-fsS", "-m", "10", &url]).output().expect("curl");
+        let answer = Command::new("curl").args(["-fsS", "-m", "10", "--cacert"]).arg(self.ca()).arg(&url).output();
+        let answer = answer.expect("curl");
         serde_json::from_slice(&answer.stdout).unwrap_or_default()
+    }
+
+    /// The certificate of its REST API.
+    fn ca(&self) -> PathBuf {
+        self.folder.join("ca.pem")
     }
 
     fn app(&self, id: &str) -> Value {
@@ -141,13 +152,16 @@ fn a_manager_without_plug_ins_is_observed_ordered_and_told_to_kill() {
     let folder = tempfile::tempdir().unwrap();
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let cluster = Cluster::start(folder.path(), &address);
+    assert!(cluster.web.starts_with("https://"), "{}", cluster.web);
     // An ApplicationMaster took more than 10 s to come on a busy machine. One that doesn't leave is killed after this.
     let configure = |name: &str, java: &str| {
         let config = folder.path().join(name);
         let text = format!(
-            "api = \"rest\"\nlisten = {address:?}\nresourcemanager = {:?}\nmaster_timeout = \"40s\"\n\
+            "api = \"rest\"\nlisten = {address:?}\nresourcemanager = {:?}\nca = {:?}\nmaster_timeout = \"40s\"\n\
              [master]\njava = {java:?}\nclasspath = {:?}\nmemory = \"256MiB\"\n",
-            cluster.web, cluster.classpath
+            cluster.web,
+            cluster.ca(),
+            cluster.classpath
         );
         fs::write(&config, text).unwrap();
         config

@@ -110,7 +110,7 @@ class JobIT {
                 """
                 trainmaster.yarn.checkpoints=%s
                 trainmaster.yarn.trainer=%s
-                yarn.nm.liveness-monitor.expiry-interval-ms=10000
+                yarn.nm.liveness-monitor.expiry-interval-ms=20000
                 """
                         .formatted(folder, TRAINER.toRealPath());
         cluster = new RealCluster(
@@ -382,7 +382,7 @@ class JobIT {
         await.until("a second attempt", () -> attempt(application).get("id").asInt() == 2
                 && attempt(application).get("appAttemptState").asText().equals("RUNNING"));
         checkTrains(application, "the ApplicationMaster died");
-        assertTrue(overlap(before, pids(application)), "the successor adopted its programs");
+        assertTrue(overlap(before, pids(application)), () -> "the successor adopted its programs" + await.tails());
 
         Set<Long> then = knowingPeers(application);
         killDaemon();
