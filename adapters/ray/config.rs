@@ -234,12 +234,13 @@ impl Config {
             check_address(&address).map_err(|problem| ("RAY_ADDRESS".into(), quoted(&address), problem))?;
             self.address = Some(address);
         }
+        let mut key = "dashboard";
         if let (None, Some(url)) = (&self.dashboard, variable("RAY_API_SERVER_ADDRESS")) {
-            let address = Url::parse(&url);
-            self.dashboard = Some(address.map_err(|problem| ("RAY_API_SERVER_ADDRESS".into(), quoted(&url), problem))?);
+            key = "RAY_API_SERVER_ADDRESS";
+            self.dashboard = Some(Url::parse(&url).map_err(|problem| (key.into(), quoted(&url), problem))?);
         }
         self.token_file = self.token_file.or_else(|| variable("RAY_AUTH_TOKEN_PATH").map(PathBuf::from));
-        self.dashboard().check("dashboard", self.ca.as_ref())?;
+        self.dashboard().check(key, self.ca.as_ref())?;
         if let Some(Some(every)) = self.measure
             && !self.may_measure()
         {

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    io::Read as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -24,7 +25,12 @@ use tokio_rustls::{
     },
 };
 
+use trainmaster_net::secret;
+
 use crate::file::{Wrong, quoted};
+
+/// Maximum bytes of a file with certificate authorities. Those of a whole system have a quarter of that.
+const MOST_CA: u64 = 1 << 20;
 
 /// Why there is no answer.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -149,23 +155,17 @@ impl Connection {
     /// # Errors
     /// Nothing listens there, it doesn't speak HTTP, or its certificate isn't one of the authority's for this host.
     pub(crate) async fn open(site: &Site) -> Result<Self, Failure> {
-        let stream = TcpStream::connect(site.host()).await?;
-        // The task ends when the sender is dropped.
-        let sender = match &site.ca {
-            Some(ca) if site.url.is_https => {
-                let name = ServerName::try_from(site.url.host().to_owned())?;
-                let stream = connector(ca)?.connect(name, stream).await?;
-                let (sender, rest) = handshake(TokioIo::new(stream)).await?;
-                tokio::spawn(rest);
-                sender
-            }
-            None if site.url.is_https => return Err("https needs ca, the file of its certificate authority".into()),
-            _ => {
-                let (sender, rest) = handshake(TokioIo::new(stream)).await?;
-                tokio::spawn(rest);
-                sender
-            }
-        };
+        // The tasks end when the sender is dropped.
+        if site.url.is_https {
+            let ca = site.ca.as_ref().ok_or("https needs ca, the file of its certificate authority")?;
+            let (connector, name) = (connector(ca)?, ServerName::try_from(site.url.host().to_owned())?);
+            let stream = connector.connect(name, TcpStream::connect(site.host()).await?).await?;
+            let (sender, rest) = handshake(TokioIo::new(stream)).await?;
+            tokio::spawn(rest);
+            return Ok(Self(sender));
+        }
+        let (sender, rest) = handshake(TokioIo::new(TcpStream::connect(site.host()).await?)).await?;
+        tokio::spawn(rest);
         Ok(Self(sender))
     }
 
@@ -189,8 +189,14 @@ impl Connection {
 /// Trusts this authority alone. The file is read for each connection, since it may have been replaced.
 fn connector(ca: &Path) -> Result<TlsConnector, Failure> {
     let failed = |problem: &dyn fmt::Display| Failure::from(format!("ca {}: {problem}", ca.display()));
+    let mut text = Vec::new();
+    let file = secret::open_file(ca).map_err(|error| failed(&error))?;
+    file.take(MOST_CA + 1).read_to_end(&mut text).map_err(|error| failed(&error))?;
+    if text.len() as u64 > MOST_CA {
+        return Err(failed(&format!("it has more than {MOST_CA} bytes")));
+    }
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(ca).map_err(|error| failed(&error))? {
+    for certificate in CertificateDer::pem_slice_iter(&text) {
         roots.add(certificate.map_err(|error| failed(&error))?).map_err(|error| failed(&error))?;
     }
     if roots.is_empty() {
@@ -300,6 +306,8 @@ mod tests {
             (format!("https://127.0.0.1:{port}"), own_ca.clone(), "not valid for name"),
             (here.clone(), none, "none.pem: it has no certificate"),
             (here.clone(), absent, "absent.pem: "),
+            (here.clone(), Some("/dev/zero".into()), "/dev/zero: it is no file"),
+            (here.clone(), file("long.pem", &" ".repeat(1 << 21)), "long.pem: it has more than 1048576 bytes"),
             (here, None, "https needs ca"),
         ] {
             let error = ask(url, ca).await.unwrap_err().to_string();

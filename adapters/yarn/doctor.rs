@@ -55,7 +55,7 @@ pub fn doctor(config: &Config, launch: &Launch) -> Vec<Check> {
             checks.extend(judge(&site, config, own.as_deref(), &found));
         }
         Err(error) => {
-            let detail = format!("{error}; start it, or say where it is (resourcemanager)");
+            let detail = format!("{error}; start it, or say where it is (resourcemanager) and who certifies it (ca)");
             checks.push(Check::new("resourcemanager", Health::Bad, detail));
         }
     }

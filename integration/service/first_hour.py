@@ -72,8 +72,15 @@ class Shell:
             self.machine = subprocess.Popen(boot, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         # Nothing on the page takes so long.
         self.limit = threading.Timer(LIMIT, self.machine.kill)
+        self.limit.daemon = True
         self.limit.start()
-        enter = ["nsenter", f"--target={self.leader()}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
+        try:
+            leader = self.leader()
+        except Exception:
+            print(console.read_text(errors="replace")[-2000:], file=sys.stderr)
+            self.machine.kill()
+            raise
+        enter = ["nsenter", f"--target={leader}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
         enter += ["--root", "--wd"]
         env = {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -91,14 +98,14 @@ class Shell:
         )
         self.run("cd /root; exec 2>&1")
 
-    def wait(self) -> None:
+    def wait(self, console: Path) -> None:
         """Waits until the machine runs."""
         state = "offline\n"
         # Before systemd listens, it prints nothing.
         while state in ("", "offline\n"):
             state = self.run("systemctl is-system-running --wait 2>/dev/null")
         if state != "running\n":
-            raise RuntimeError(f"the machine is {state}")
+            raise RuntimeError(f"the machine is {state}{console.read_text(errors='replace')[-2000:]}")
 
     def leader(self) -> str:
         """The machine's first process."""
@@ -198,9 +205,10 @@ def main() -> int:
         subprocess.run(["cp", "-a", args.root.resolve(), root], check=True)
         for file in (package, newer(package, Path(folder))):
             shutil.copy(file, root / "root")
-        shell = Shell(root, Path(folder) / "console.log")
+        console = Path(folder) / "console.log"
+        shell = Shell(root, console)
         try:
-            shell.wait()
+            shell.wait(console)
             page, differences = play(shell, PAGE.read_text(), args.write)
         finally:
             shell.end()

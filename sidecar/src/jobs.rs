@@ -135,7 +135,7 @@ pub(crate) struct JobList {
 #[derive(Clone, PartialEq, Serialize)]
 pub(crate) struct JobRow {
     pub(crate) job: u64,
-    pub(crate) name: String,
+    name: String,
     pub(crate) tenant: String,
     queue: String,
     pub(crate) state: String,
@@ -255,7 +255,7 @@ impl JobRow {
     /// A bar of `width` columns of its epochs so far, in those that it will probably have.
     fn bar(&self, width: usize) -> String {
         let end = self.predicted_epochs.unwrap_or_else(|| f64::from(self.max_epochs)).max(f64::from(self.epoch));
-        let part = if self.has_ended() { 1.0 } else { f64::from(self.epoch) / end.max(1.0) };
+        let part = if self.state == "completed" { 1.0 } else { f64::from(self.epoch) / end.max(1.0) };
         format!("{} {:3.0} %", bar(part, width), part * 100.0)
     }
 
@@ -412,6 +412,27 @@ mod tests {
         assert!(JOB_STATES.iter().all(|state| STATES.contains(state)));
         let with_ended = |line: &str| Line::try_parse_from(line.split(' ')).unwrap().args.with_ended();
         assert!(with_ended("jobs --state failed") && with_ended("jobs --all") && !with_ended("jobs --state running"));
+    }
+
+    #[test]
+    fn a_bar_shows_how_far_a_job_came() {
+        let bar = |state: &str, epoch, predicted_epochs, ended_ms| {
+            let job = JobStatus {
+                state: state.into(),
+                epoch,
+                max_epochs: 40,
+                predicted_epochs,
+                ended_ms,
+                ..JobStatus::default()
+            };
+            JobRow::from(job).bar(12)
+        };
+        assert_eq!(bar("running", 10, None, None), "[===>      ]  25 %");
+        assert_eq!(bar("running", 10, Some(20.0), None), "[=====>    ]  50 %");
+        assert_eq!(bar("running", 30, Some(20.0), None), "[==========] 100 %", "the prediction was too low");
+        assert_eq!(bar("completed", 10, None, Some(1)), "[==========] 100 %");
+        assert_eq!(bar("cancelled", 10, None, Some(1)), "[===>      ]  25 %");
+        assert_eq!(bar("waiting", 0, Some(f64::NAN), None), "[          ]   0 %");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! `trainmaster top`: the cluster, its tenants and its jobs at a glance, drawn again every second.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use clap::Args;
 use serde::Serialize;
@@ -77,7 +80,7 @@ struct Top {
 struct Resource {
     name: String,
     capacity: i64,
-    /// By jobs and other workloads.
+    /// By jobs and other workloads; more than the capacity if servers are oversubscribed.
     used: i64,
     /// By other workloads alone.
     foreign: i64,
@@ -86,9 +89,10 @@ struct Resource {
 #[derive(Serialize)]
 struct Tenant {
     name: String,
+    /// Jobs with workers.
     running: u32,
+    /// Jobs in the state `waiting`.
     waiting: u32,
-    /// Workers of its running jobs.
     workers: u32,
 }
 
@@ -96,17 +100,18 @@ impl Top {
     fn of(servers: &[ServerStatus], reply: ListReply) -> Self {
         let mut resources: BTreeMap<&str, Resource> = BTreeMap::new();
         for server in servers.iter().filter(|server| !server.draining) {
-            let of = |all: &std::collections::HashMap<String, i64>, name: &str| all.get(name).copied().unwrap_or(0);
             for (name, have) in &server.capacity {
+                let of = |all: &HashMap<String, i64>| all.get(name).copied().unwrap_or(0);
                 let sum = resources.entry(name).or_insert_with(|| Resource {
                     name: name.clone(),
                     capacity: 0,
                     used: 0,
                     foreign: 0,
                 });
-                sum.capacity += have;
-                sum.used += have - of(&server.free, name);
-                sum.foreign += of(&server.foreign, name);
+                let foreign = of(&server.foreign);
+                sum.capacity = sum.capacity.saturating_add(*have);
+                sum.used = sum.used.saturating_add(of(&server.used)).saturating_add(foreign);
+                sum.foreign = sum.foreign.saturating_add(foreign);
             }
         }
         // GPUs come first.
@@ -121,12 +126,9 @@ impl Top {
                 waiting: 0,
                 workers: 0,
             });
-            if job.workers > 0 {
-                tenant.running += 1;
-                tenant.workers += job.workers;
-            } else {
-                tenant.waiting += 1;
-            }
+            tenant.running += u32::from(job.workers > 0);
+            tenant.waiting += u32::from(job.state == "waiting");
+            tenant.workers = tenant.workers.saturating_add(job.workers);
         }
         let mut tenants: Vec<Tenant> = tenants.into_values().collect();
         tenants.sort_by_key(|tenant| u32::MAX - tenant.workers);
@@ -178,13 +180,15 @@ mod tests {
 
     use super::*;
 
-    fn server(name: &str, free: i64, draining: bool) -> ServerStatus {
+    fn server(name: &str, used: i64, draining: bool) -> ServerStatus {
         let of = |gpus: i64| [("gpu:a100".to_owned(), gpus), ("cpu".to_owned(), 4 * gpus)].into();
         ServerStatus {
             name: name.into(),
             capacity: of(4000),
-            free: of(free),
+            used: of(used),
             foreign: of(1000),
+            // Oversubscribed: what is free isn't what remains of the capacity.
+            free: of(7000),
             draining,
             ..ServerStatus::default()
         }
@@ -197,18 +201,22 @@ mod tests {
 
     #[test]
     fn servers_and_tenants_are_summed_up_and_large_jobs_come_first() {
-        let servers = [server("a", 3000, false), server("b", 0, false), server("c", 4000, true)];
-        let jobs = vec![job(1, "x", 0), job(2, "x", 1), job(3, "y", 4)];
+        let servers = [server("a", 0, false), server("b", 3000, false), server("c", 4000, true)];
+        let rejected = JobStatus { state: "rejected".into(), ..job(4, "x", 0) };
+        let jobs = vec![job(1, "x", 0), job(2, "x", 1), job(3, "y", 4), rejected];
         let top = Top::of(&servers, ListReply { jobs, ..ListReply::default() });
         let gpus = &top.resources[0];
         assert_eq!((gpus.name.as_str(), gpus.capacity, gpus.used, gpus.foreign), ("gpu:a100", 8000, 5000, 2000));
         let tenants: Vec<_> =
             top.tenants.iter().map(|one| (one.name.as_str(), one.workers, one.running, one.waiting)).collect();
         assert_eq!(tenants, [("y", 4, 1, 0), ("x", 1, 1, 1)]);
-        assert_eq!(top.list.jobs.iter().map(|job| job.job).collect::<Vec<_>>(), [3, 2, 1]);
+        assert_eq!(top.list.jobs.iter().map(|job| job.job).collect::<Vec<_>>(), [3, 2, 1, 4]);
         let text = top.text(&Paper::default());
         let line = text.lines().find(|line| line.starts_with("gpu:a100")).unwrap();
-        assert_eq!(line.split_whitespace().collect::<Vec<_>>()[2..].join(" "), "5 8 2", "{text}");
+        let mut words = line.split_whitespace().rev();
+        assert_eq!([words.next(), words.next(), words.next()], [Some("2"), Some("8"), Some("5")], "{text}");
+        let huge = ServerStatus { capacity: [("gpu".into(), i64::MAX)].into(), ..server("d", 0, false) };
+        assert_eq!(Top::of(&[huge.clone(), huge], ListReply::default()).resources[0].capacity, i64::MAX);
         let empty = Top::of(&[], ListReply::default()).text(&Paper::default());
         assert!(empty.starts_with("no servers\n\nno jobs"), "{empty}");
     }

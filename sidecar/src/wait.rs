@@ -94,6 +94,23 @@ async fn follow(
     }
 }
 
+/// The job with this number, or the newest with this name. O(jobs).
+///
+/// # Errors
+/// There is none.
+pub(crate) fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a JobStatus, Failure> {
+    let found = match name.parse::<u64>() {
+        Ok(number) => list.jobs.iter().find(|job| job.job == number),
+        Err(_) => list.jobs.iter().filter(|job| job.name == name).max_by_key(|job| job.job),
+    };
+    found.ok_or_else(|| Failure::refused(format!("there is no job {name:?}")))
+}
+
+/// A job that the daemon knew.
+pub(crate) fn forgotten(name: &str) -> Failure {
+    Failure::refused(format!("the daemon doesn't keep job {name:?} any more"))
+}
+
 enum News {
     Ended(Ended),
     Note(String),
@@ -125,21 +142,15 @@ impl<'a> Waiting<'a> {
     }
 
     fn update(&mut self, list: &ListReply) -> Result<Vec<News>, Failure> {
-        let by_number: BTreeMap<u64, &JobStatus> = list.jobs.iter().map(|job| (job.job, job)).collect();
-        // The newest of a name comes last.
-        let by_name: BTreeMap<&str, &JobStatus> = by_number.values().map(|job| (job.name.as_str(), *job)).collect();
         let mut news = Vec::new();
         for (name, number) in &mut self.numbers {
-            let known = number.or_else(|| name.parse().ok());
-            let found = known.map_or_else(|| by_name.get(name), |number| by_number.get(&number));
-            let Some(job) = found else {
-                match number {
-                    Some(number) if self.ended.contains_key(number) => continue,
-                    Some(_) => {
-                        return Err(Failure::refused(format!("the daemon doesn't keep job {name:?} any more")));
-                    }
-                    None => return Err(Failure::refused(format!("there is no job {name:?}"))),
-                }
+            let job = match number {
+                None => find(list, name)?,
+                Some(number) => match list.jobs.iter().find(|job| job.job == *number) {
+                    Some(job) => job,
+                    None if self.ended.contains_key(number) => continue,
+                    None => return Err(forgotten(name)),
+                },
             };
             *number = Some(job.job);
             if job.ended_ms.is_some() {

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use trainmaster_proto::v1::ListRequest;
+use trainmaster_proto::v1::{ListReply, ListRequest};
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
     client::{Daemon, ServerArgs},
     screen::Screen,
 };
 
-use super::jobs::{JobList, JobRow};
+use super::{
+    jobs::{JobList, JobRow},
+    wait::{find, forgotten},
+};
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -51,11 +54,18 @@ async fn follow(args: &WatchArgs, server: &ServerArgs, output: Output) -> Result
         Output::Text(_) => View::Lines { seen: BTreeMap::new() },
     };
     let mut wanted = Wanted { names: &args.jobs, numbers: BTreeMap::new() };
-    while let Some(reply) = stream.message().await.map_err(|status| daemon.failure(&status))? {
-        let mut list = JobList::from(reply);
+    let mut last = Vec::new();
+    while let Some(mut reply) = stream.message().await.map_err(|status| daemon.failure(&status))? {
         if !args.jobs.is_empty() {
-            wanted.choose(&mut list)?;
+            wanted.choose(&mut reply)?;
+            // Other jobs have changed.
+            if last == reply.jobs {
+                continue;
+            }
+            last.clone_from(&reply.jobs);
         }
+        let mut list = JobList::from(reply);
+        list.bars = !args.jobs.is_empty();
         view.update(&list, output)?;
         if (args.until_idle || !args.jobs.is_empty()) && list.jobs.iter().all(JobRow::has_ended) {
             return Ok(());
@@ -71,20 +81,19 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Keeps these jobs in the list, with their progress. A job that the daemon doesn't keep any more has ended.
+    /// Keeps these jobs in the list.
     ///
     /// # Errors
-    /// There is no such job.
-    fn choose(&mut self, list: &mut JobList) -> Result<(), Failure> {
-        for name in self.names.iter().filter(|name| !self.numbers.contains_key(name.as_str())).collect::<Vec<_>>() {
-            // The newest of a name comes last. A number comes before names.
-            let mut named = list.jobs.iter().filter(|job| job.name == *name).map(|job| job.job);
-            let number = name.parse().ok().filter(|number| list.jobs.iter().any(|job| job.job == *number));
-            let job = number.or_else(|| named.next_back());
-            self.numbers.insert(name, job.ok_or_else(|| Failure::refused(format!("there is no job {name:?}")))?);
+    /// There is no such job, or not any more.
+    fn choose(&mut self, list: &mut ListReply) -> Result<(), Failure> {
+        for name in self.names {
+            match self.numbers.get(name.as_str()) {
+                Some(number) if list.jobs.iter().all(|job| job.job != *number) => return Err(forgotten(name)),
+                Some(_) => {}
+                None => _ = self.numbers.insert(name, find(list, name)?.job),
+            }
         }
         list.jobs.retain(|job| self.numbers.values().any(|number| *number == job.job));
-        list.bars = true;
         Ok(())
     }
 }

@@ -36,7 +36,7 @@ use self::{
 /// Flags of `trainmaster demo`.
 #[derive(ClapArgs, Clone, Debug)]
 pub struct Args {
-    /// Number of workloads, which differ in arrivals and data
+    /// Number of workloads, which differ in their data and, in a comparison, in the jobs' arrivals
     #[arg(
         long,
         value_name = "N",
@@ -55,7 +55,7 @@ pub struct Args {
     )]
     pub seed: u32,
     /// Run nine jobs under `optimus`, `drf` and `fifo`, one after the other, and compare; it takes about five minutes
-    #[arg(long)]
+    #[arg(long, conflicts_with = "engines")]
     pub compare: bool,
     /// Compare these engines, each once, in the order of their runs: names of `trainmaster engines`. `edge` or `mlfs`
     /// alone: other jobs, whose data chunks or tasks are scheduled one by one
@@ -240,6 +240,8 @@ fn find_trainer(given: Option<&Path>) -> Result<PathBuf> {
         None => beside.into_iter().chain(in_path).find(|path| path.is_file()),
     };
     found.with_context(|| {
-        format!("{NAME} was not found; build it with `cargo build --release -p {NAME}` or name it with --trainer")
+        format!(
+            "{NAME} was not found; build it as this program, with `cargo build -p {NAME}`, or name it with --trainer"
+        )
     })
 }

@@ -1,4 +1,5 @@
-//! The demo's cluster and jobs. They were fixed before any engine ran on them.
+//! The demo's cluster and jobs. Those of the comparison were fixed before any engine ran on them. The first minute has
+//! four of them, with arrivals that were chosen to show changes.
 //!
 //! Nine jobs similar to Optimus's Table 1: the paper's models by parameter size (4 bytes each), large and small,
 //! synchronous and asynchronous, one all-reduce, with convergence thresholds from 1 to 3 %. Time is about 200 times

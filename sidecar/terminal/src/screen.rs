@@ -2,7 +2,7 @@
 
 use std::io;
 
-use console::Term;
+use console::{Term, truncate_str};
 
 use super::output::Paper;
 
@@ -22,7 +22,7 @@ impl Screen {
         let paper = Paper::stdout();
         let text = text(&paper);
         let room = usize::from(paper.height.unwrap_or(u16::MAX)).saturating_sub(1).max(1);
-        let lines = fitting(&text, room);
+        let lines = fitting(&text, room, paper.width);
         let term = Term::stdout();
         term.clear_last_lines(self.drawn)?;
         term.write_line(&lines.join("\n"))?;
@@ -31,8 +31,10 @@ impl Screen {
     }
 }
 
-fn fitting(text: &str, room: usize) -> Vec<String> {
-    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+/// A line that is too wide would take two, of which one would stay.
+fn fitting(text: &str, room: usize, width: Option<u16>) -> Vec<String> {
+    let width = usize::from(width.unwrap_or(u16::MAX));
+    let mut lines: Vec<String> = text.lines().map(|line| truncate_str(line, width, "…").into_owned()).collect();
     let hidden = lines.len().saturating_sub(room);
     if hidden > 0 {
         lines.truncate(room - 1);
@@ -60,9 +62,10 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted() {
-        assert_eq!(fitting("a\nb", 2), ["a", "b"]);
-        assert_eq!(fitting("a\nb\nc\nd", 2), ["a", "… and 3 lines more"]);
-        assert_eq!(fitting("a\nb", 1), ["… and 2 lines more"]);
+        assert_eq!(fitting("a\nb", 2, None), ["a", "b"]);
+        assert_eq!(fitting("a\nb\nc\nd", 2, None), ["a", "… and 3 lines more"]);
+        assert_eq!(fitting("a\nb", 1, None), ["… and 2 lines more"]);
+        assert_eq!(fitting("abcdef\n\u{1b}[1mabc\u{1b}[0m", 2, Some(3)), ["ab…", "\u{1b}[1mabc\u{1b}[0m"]);
     }
 
     #[test]

@@ -160,6 +160,7 @@ impl jobs_server::Jobs for Part {
         let server = |name: &str| v1::ServerStatus { name: name.into(), manager: "lab".into(), ..Default::default() };
         let busy = v1::ServerStatus {
             capacity: amounts(4000, 8000),
+            used: amounts(2000, 2500),
             free: amounts(2000, 5500),
             jobs: vec![job],
             ..server("node-1")
