@@ -75,11 +75,16 @@ class Shell:
         self.limit.daemon = True
         self.limit.start()
         try:
-            leader = self.leader()
-        except Exception:
+            self.enter()
+        except BaseException:
             print(console.read_text(errors="replace")[-2000:], file=sys.stderr)
             self.machine.kill()
+            self.machine.wait()
             raise
+
+    def enter(self) -> None:
+        """Starts the shell in the machine."""
+        leader = self.leader()
         enter = ["nsenter", f"--target={leader}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
         enter += ["--root", "--wd"]
         env = {

@@ -91,7 +91,7 @@ struct Tenant {
     name: String,
     /// Jobs with workers.
     running: u32,
-    /// Jobs in the state `waiting`.
+    /// Jobs without workers in the state `waiting`.
     waiting: u32,
     workers: u32,
 }
@@ -126,8 +126,9 @@ impl Top {
                 waiting: 0,
                 workers: 0,
             });
+            // A job that is starting has workers and waits for them.
             tenant.running += u32::from(job.workers > 0);
-            tenant.waiting += u32::from(job.state == "waiting");
+            tenant.waiting += u32::from(job.workers == 0 && job.state == "waiting");
             tenant.workers = tenant.workers.saturating_add(job.workers);
         }
         let mut tenants: Vec<Tenant> = tenants.into_values().collect();
@@ -203,7 +204,8 @@ mod tests {
     fn servers_and_tenants_are_summed_up_and_large_jobs_come_first() {
         let servers = [server("a", 0, false), server("b", 3000, false), server("c", 4000, true)];
         let rejected = JobStatus { state: "rejected".into(), ..job(4, "x", 0) };
-        let jobs = vec![job(1, "x", 0), job(2, "x", 1), job(3, "y", 4), rejected];
+        let starting = JobStatus { state: "waiting".into(), ..job(3, "y", 4) };
+        let jobs = vec![job(1, "x", 0), job(2, "x", 1), starting, rejected];
         let top = Top::of(&servers, ListReply { jobs, ..ListReply::default() });
         let gpus = &top.resources[0];
         assert_eq!((gpus.name.as_str(), gpus.capacity, gpus.used, gpus.foreign), ("gpu:a100", 8000, 5000, 2000));

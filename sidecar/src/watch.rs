@@ -1,6 +1,6 @@
 //! `trainmaster watch`: the jobs after each change, all of them or some with their progress.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use trainmaster_proto::v1::{ListReply, ListRequest};
@@ -53,16 +53,16 @@ async fn follow(args: &WatchArgs, server: &ServerArgs, output: Output) -> Result
         Output::Text(Paper { width: Some(_), .. }) => View::Screen(Screen::default()),
         Output::Text(_) => View::Lines { seen: BTreeMap::new() },
     };
-    let mut wanted = Wanted { names: &args.jobs, numbers: BTreeMap::new() };
-    let mut last = Vec::new();
+    let mut wanted = Wanted::new(&args.jobs);
+    let mut last = None;
     while let Some(mut reply) = stream.message().await.map_err(|status| daemon.failure(&status))? {
         if !args.jobs.is_empty() {
             wanted.choose(&mut reply)?;
-            // Other jobs have changed.
-            if last == reply.jobs {
+            // Only other jobs have changed.
+            if last.as_ref() == Some(&reply) {
                 continue;
             }
-            last.clone_from(&reply.jobs);
+            last = Some(reply.clone());
         }
         let mut list = JobList::from(reply);
         list.bars = !args.jobs.is_empty();
@@ -78,9 +78,15 @@ async fn follow(args: &WatchArgs, server: &ServerArgs, output: Output) -> Result
 struct Wanted<'a> {
     names: &'a [String],
     numbers: BTreeMap<&'a str, u64>,
+    /// Those that have ended. The daemon may forget them.
+    ended: BTreeSet<u64>,
 }
 
-impl Wanted<'_> {
+impl<'a> Wanted<'a> {
+    fn new(names: &'a [String]) -> Self {
+        Self { names, numbers: BTreeMap::new(), ended: BTreeSet::new() }
+    }
+
     /// Keeps these jobs in the list.
     ///
     /// # Errors
@@ -88,12 +94,13 @@ impl Wanted<'_> {
     fn choose(&mut self, list: &mut ListReply) -> Result<(), Failure> {
         for name in self.names {
             match self.numbers.get(name.as_str()) {
-                Some(number) if list.jobs.iter().all(|job| job.job != *number) => return Err(forgotten(name)),
-                Some(_) => {}
+                Some(number) if self.ended.contains(number) || list.jobs.iter().any(|job| job.job == *number) => {}
+                Some(_) => return Err(forgotten(name)),
                 None => _ = self.numbers.insert(name, find(list, name)?.job),
             }
         }
         list.jobs.retain(|job| self.numbers.values().any(|number| *number == job.job));
+        self.ended.extend(list.jobs.iter().filter(|job| job.ended_ms.is_some()).map(|job| job.job));
         Ok(())
     }
 }
@@ -125,5 +132,32 @@ impl View {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trainmaster_proto::v1::JobStatus;
+
+    use super::*;
+
+    #[test]
+    fn wanted_jobs_are_followed_by_number_and_may_be_forgotten_once_they_have_ended() {
+        let job =
+            |job: u64, name: &str, ended_ms| JobStatus { job, name: name.into(), ended_ms, ..JobStatus::default() };
+        let list = |jobs: &[JobStatus]| ListReply { jobs: jobs.to_vec(), ..ListReply::default() };
+        let names = ["a".to_owned(), "7".into()];
+        let mut wanted = Wanted::new(&names);
+        let mut seen = |jobs: &[JobStatus]| {
+            let mut list = list(jobs);
+            let chosen = wanted.choose(&mut list).map_err(|failure| failure.to_string());
+            chosen.map(|()| list.jobs.iter().map(|job| job.job).collect::<Vec<_>>())
+        };
+        assert_eq!(seen(&[job(5, "a", None)]), Err("there is no job \"7\"".into()));
+        assert_eq!(seen(&[job(5, "a", None), job(6, "c", None), job(7, "b", None)]), Ok(vec![5, 7]));
+        // A later job of the name is another one.
+        assert_eq!(seen(&[job(5, "a", Some(1)), job(7, "b", None), job(9, "a", None)]), Ok(vec![5, 7]));
+        assert_eq!(seen(&[job(7, "b", None)]), Ok(vec![7]), "it had ended");
+        assert_eq!(seen(&[job(9, "a", None)]), Err("the daemon doesn't keep job \"7\" any more".into()));
     }
 }

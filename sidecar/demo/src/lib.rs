@@ -241,7 +241,7 @@ fn find_trainer(given: Option<&Path>) -> Result<PathBuf> {
     };
     found.with_context(|| {
         format!(
-            "{NAME} was not found; build it as this program, with `cargo build -p {NAME}`, or name it with --trainer"
+            "{NAME} was not found; build it with the same profile (`cargo build -p {NAME}`), or name it with --trainer"
         )
     })
 }

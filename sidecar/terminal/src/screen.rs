@@ -38,7 +38,8 @@ fn fitting(text: &str, room: usize, width: Option<u16>) -> Vec<String> {
     let hidden = lines.len().saturating_sub(room);
     if hidden > 0 {
         lines.truncate(room - 1);
-        lines.push(format!("… and {} lines more", hidden + 1));
+        let more = format!("… and {} lines more", hidden + 1);
+        lines.push(truncate_str(&more, width, "…").into_owned());
     }
     lines
 }
@@ -65,6 +66,7 @@ mod tests {
         assert_eq!(fitting("a\nb", 2, None), ["a", "b"]);
         assert_eq!(fitting("a\nb\nc\nd", 2, None), ["a", "… and 3 lines more"]);
         assert_eq!(fitting("a\nb", 1, None), ["… and 2 lines more"]);
+        assert_eq!(fitting("a\nb", 1, Some(5)), ["… an…"]);
         assert_eq!(fitting("abcdef\n\u{1b}[1mabc\u{1b}[0m", 2, Some(3)), ["ab…", "\u{1b}[1mabc\u{1b}[0m"]);
     }
 

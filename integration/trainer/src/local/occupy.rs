@@ -34,9 +34,8 @@ pub fn run(args: &OccupyArgs) -> Result<u8> {
     let (mut done, mut ahead) = (due, Duration::ZERO);
     loop {
         let begun = Instant::now();
-        // On a busy machine it wakes late. So that the device isn't idle then, the next time comes earlier. A single
-        // delay is forgotten after a while.
-        ahead = begun.saturating_duration_since(due).max(ahead.mul_f64(0.95)).min(AHEAD);
+        // On a busy machine it wakes late. So that the device isn't idle then, it books ahead from then on.
+        ahead = begun.saturating_duration_since(due).clamp(ahead, AHEAD);
         let next = done.max(begun) + PERIOD;
         done = turns.book(begun, PERIOD.mul_f64(args.share))?.max(next);
         due = (done - ahead).max(begun);
