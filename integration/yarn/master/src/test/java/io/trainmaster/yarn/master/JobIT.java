@@ -9,8 +9,10 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import io.trainmaster.yarn.RealCluster;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -23,6 +25,7 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
@@ -134,8 +137,7 @@ class JobIT {
                 """
                         .formatted(adapter, cluster.web(), cluster.token(), classpath));
         Files.writeString(folder.resolve("program"), PROGRAM.formatted(folder, TRAINER.toRealPath()));
-        Path root = Path.of(cluster.classpath().split(":")[0]).getParent();
-        await = new Await(folder.resolve("serve.log"), root);
+        await = new Await(folder.resolve("serve.log"), root());
         serve();
     }
 
@@ -405,21 +407,53 @@ class JobIT {
 
     /** The cluster's name of the node without this id. */
     private static String nodeWithout(String id) throws IOException {
-        Path root = Path.of(cluster.classpath().split(":")[0]).getParent();
         String address = "nodemanager.address</name><value>127.0.0.1" + id.substring(id.indexOf(':')) + "<";
-        boolean isFirst = Files.readString(root.resolve("nm1/conf/yarn-site.xml")).contains(address);
+        boolean isFirst = Files.readString(root().resolve("nm1/conf/yarn-site.xml")).contains(address);
         return isFirst ? "nm2" : "nm1";
     }
 
-    /** Kills a node, which resizes a job on the whole cluster. Returns when the resize begins. */
+    /**
+     * Kills a node, which resizes a job on the whole cluster. Returns when its ApplicationMaster has the new orders. If
+     * the daemon told the programs and died before, the job would wait for it: see StandaloneTest.
+     */
     private static void lose(String job, String node) throws Exception {
         // If a node returned to the ResourceManager after the time at which it counts as lost, it has shrunk the
         // job.
         await.until(job + " has all of the cluster", () -> shape(job).endsWith("/4/4"));
         String shape = shape(job);
+        Set<String> before = new HashSet<>();
+        await.until(job + " has orders", () -> before.addAll(ordersOf(job)));
         cluster.kill(node);
         await.until(node + " is lost", () -> nodes("lostNodes") == 1);
         await.until(job + " is resized from " + shape, () -> !shape(job).equals(shape));
+        await.until(job + " has new orders", () -> !before.containsAll(ordersOf(job)));
+    }
+
+    /** The orders to run that a job's ApplicationMasters have logged, each with its incarnation and revision. */
+    private static Set<String> ordersOf(String job) throws IOException {
+        Pattern pattern = Pattern.compile("STANDING_RUN of " + job + ", (incarnation [0-9]+, revision [0-9]+)");
+        Set<String> orders = new HashSet<>();
+        try (Stream<Path> files = Files.walk(root())) {
+            for (Path log : files.filter(file -> file.endsWith("stdout")).toList()) {
+                pattern.matcher(read(log)).results().forEach(found -> orders.add(found.group(1)));
+            }
+        } catch (UncheckedIOException gone) {
+            return Set.of();
+        }
+        return orders;
+    }
+
+    /** The text of a file, which may be gone by now. */
+    private static String read(Path file) {
+        try {
+            return Files.readString(file, StandardCharsets.ISO_8859_1);
+        } catch (IOException gone) {
+            return "";
+        }
+    }
+
+    private static Path root() throws IOException {
+        return Path.of(cluster.classpath().split(":")[0]).getParent();
     }
 
     private static int nodes(String state) throws IOException {

@@ -293,6 +293,17 @@ class StandaloneTest extends Scenario {
     }
 
     @Test
+    void programsThatLeftForOrdersThatNeverCameWaitForThem() {
+        trained();
+        lost();
+        exited("w0", 0);
+        exited("w1", 0);
+        exited("s", 0);
+        assertEquals("", after(1_000_000), "they may be done, too");
+        assertEquals("ask 2/w0@a:1, ask 2/s0@a:1", follow(ran(2, 0, shape(2, 1))));
+    }
+
+    @Test
     void aJobThatIsOverEndsWithoutConnection() {
         trained();
         follow(stand(Standing.STANDING_OVER));
