@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use trainmaster_manager::{AdapterInfo, Check, Daemon, Launch, Running, Shutdown};
+use trainmaster_manager::{AdapterInfo, Check, Daemon, Launch, Logs, LogsOf, Running, Shutdown};
 
-use super::{Cluster, OnShutdown, Options, doctor, run};
+use super::{Cluster, OnShutdown, Options, doctor, log_reader::LogReader, run};
 use crate::{FileError, file};
 
 /// The adapter's description for hosts.
@@ -15,12 +15,17 @@ pub const INFO: AdapterInfo = AdapterInfo {
     sample: include_str!("cluster.toml"),
     doctor: examine,
     start,
+    logs: Some(logs),
 };
 
 fn start(launch: Launch, daemon: Arc<dyn Daemon>, shutdown: Shutdown) -> anyhow::Result<Running> {
     let cluster = cluster(&launch)?;
     let options = options(launch);
     Ok(Box::pin(async move { Ok(run(cluster, options, daemon, shutdown).await?) }))
+}
+
+fn logs(launch: &Launch, of: LogsOf) -> Box<dyn Logs> {
+    Box::new(LogReader::new(&launch.state_dir, of))
 }
 
 fn examine(launch: &Launch) -> Vec<Check> {

@@ -116,8 +116,11 @@ impl Launcher {
             let numbers: Vec<_> = placement.devices.iter().map(|share| (first + share.device).to_string()).collect();
             numbers.join(",")
         };
+        // The daemon's own settings, among them the credentials of its collector of traces, aren't the job's.
+        let is_own =
+            |key: &OsString| [&b"TRAINMASTER_"[..], b"OTEL_"].iter().any(|own| key.as_encoded_bytes().starts_with(own));
         let mut environment: BTreeMap<OsString, OsString> = env::vars_os()
-            .filter(|(key, _)| !key.as_encoded_bytes().starts_with(b"TRAINMASTER_"))
+            .filter(|(key, _)| !is_own(key))
             .chain(run.environment.iter().map(|(key, value)| (key.into(), value.into())))
             .collect();
         let mut set = |key: &str, value: String| environment.insert(key.into(), value.into());

@@ -15,6 +15,7 @@ mod entry;
 mod fleet;
 mod gpus;
 mod launch;
+mod log_reader;
 mod logs;
 mod measure;
 mod process;

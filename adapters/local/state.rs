@@ -48,6 +48,12 @@ pub(crate) struct Record {
     pub(crate) boot: String,
 }
 
+/// The folder of a job's logs. It needs the number too, because several jobs can have the same name one after another,
+/// even jobs of different tenants.
+pub(crate) fn log_folder(root: &Path, id: u64, name: &str) -> PathBuf {
+    root.join("logs").join(format!("{id}-{name}"))
+}
+
 impl StateDir {
     /// Opens the folder, creates it if necessary, and locks it.
     pub(crate) fn open(root: &Path, run_as: Option<&RunAs>) -> Result<Self, LocalError> {
@@ -160,10 +166,9 @@ impl StateDir {
         self.root.join("logs")
     }
 
-    /// The folder of a job's logs. It needs the number too, because several jobs can have the same name one after
-    /// another, even jobs of different tenants.
+    /// The folder of a job's logs.
     pub(crate) fn log(&self, id: u64, name: &str) -> PathBuf {
-        self.logs().join(format!("{id}-{name}"))
+        log_folder(&self.root, id, name)
     }
 
     /// Writes a record atomically.

@@ -15,6 +15,7 @@ pub const INFO: AdapterInfo = AdapterInfo {
     sample: include_str!("ray.toml"),
     doctor: examine,
     start,
+    logs: None,
 };
 
 fn start(launch: Launch, daemon: Arc<dyn Daemon>, shutdown: Shutdown) -> anyhow::Result<Running> {

@@ -19,6 +19,7 @@ mod status;
 mod submit;
 mod token;
 mod top;
+mod traces;
 mod wait;
 mod watch;
 

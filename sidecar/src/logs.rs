@@ -1,30 +1,27 @@
-//! `trainmaster logs`: what a job's programs print. The adapter `local` keeps it in the daemon's state folder.
+//! `trainmaster logs`: what a job's programs print, as far as its manager keeps it in the daemon.
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Read as _, Seek as _, SeekFrom},
-    path::{Path, PathBuf},
-    time::Duration,
+    io::{self, Write},
 };
 
 use clap::Args;
-use rustix::fs::{Mode, OFlags, open};
-use trainmaster_proto::v1::{JobStatus, ListRequest};
+use tokio::time::{Duration, Instant, sleep_until};
+use tonic::{Status, Streaming};
+use trainmaster_proto::v1::{LogsReply, LogsRequest};
 use trainmaster_terminal::{
     Failure, Output,
     client::{Daemon, ServerArgs},
-    found::Note,
 };
 
-/// How often a log that is followed is read.
-pub(crate) const PACE: Duration = Duration::from_millis(200);
-/// Maximum bytes that are read of a log at once, and of a line that is kept until its end comes.
-const CHUNK: u64 = 64 << 10;
-/// Maximum number of such parts of a log that are printed in a row, so that a signal is handled in between.
-const MOST_CHUNKS: usize = 64;
-/// Maximum number of a job's logs that are shown.
+use super::run::{again, is_away};
+
+/// Maximum bytes of a line that are kept until its end comes.
+const LONGEST_LINE: usize = 64 << 10;
+/// Maximum number of logs whose positions are kept: the daemon reads no more.
 const MOST_LOGS: usize = 64;
+/// Pause before the daemon is asked again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The command's arguments.
 #[derive(Args, Debug)]
@@ -35,198 +32,217 @@ pub(crate) struct LogsArgs {
     /// Go on until the job has ended
     #[arg(long, short)]
     follow: bool,
+    /// Begin with this many last lines of each process
+    #[arg(long, short = 'n', value_name = "LINES")]
+    tail: Option<u32>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// The daemon's. The job isn't known, or its logs aren't on this machine.
+/// The daemon's. The job isn't known, or its logs aren't kept by the daemon.
 pub(crate) async fn run(args: &LogsArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
     if matches!(output, Output::Json) {
         return Err(Failure::Usage("logs are what programs print, not JSON; leave --json out".into()));
     }
-    let daemon = Daemon::connect(server).await?;
-    let find = async || -> Result<JobStatus, Failure> {
-        let request = ListRequest { all: true, specs: false, ..ListRequest::default() };
-        let list = daemon.jobs().list(request).await.map_err(|status| daemon.failure(&status))?.into_inner();
-        let named = list.jobs.into_iter().filter(|job| job.name == args.job || job.job.to_string() == args.job);
-        // A name may have been used before.
-        let job = named.max_by_key(|job| job.job);
-        job.ok_or_else(|| {
-            Failure::refused(format!("there is no job {:?}; `trainmaster jobs --all` lists them", args.job))
-        })
-    };
-    let job = find().await?;
-    let mut logs = Logs::of(server, job.job, &job.name).map_err(Failure::refused)?;
+    let mut daemon = Daemon::connect(server).await?;
+    let found = server.is_found();
+    let mut logs = Logs::new(&args.job, args.follow, args.tail);
+    let mut is_told = false;
     loop {
-        let ended = find().await?.ended_ms.is_some();
-        logs.print(&mut io::stdout().lock())?;
-        if ended || !args.follow {
-            return logs.finish(&mut io::stdout().lock()).map_err(Into::into);
+        let lost = match logs.next(&daemon).await {
+            Ok(Some(part)) => {
+                is_told = false;
+                logs.print(part, &mut io::stdout().lock())?;
+                continue;
+            }
+            Ok(None) => return logs.finish(&mut io::stdout().lock()).map_err(Into::into),
+            Err(status) => status,
+        };
+        let failure = daemon.failure(&lost);
+        // The job goes on without its daemon.
+        if !logs.has_begun() || !is_away(&lost, &failure) {
+            return Err(failure);
         }
-        tokio::time::sleep(PACE).await;
+        if !is_told {
+            eprintln!("trainmaster: the daemon is away; this waits for it");
+            is_told = true;
+        }
+        daemon = again(server, found).await;
     }
 }
 
 /// The logs of a job, as far as they were printed.
-#[derive(Debug)]
 pub(crate) struct Logs {
-    folder: PathBuf,
-    logs: BTreeMap<String, Log>,
+    /// Its name or number; once the daemon has told it, its number.
+    job: String,
+    follow: bool,
+    tail: Option<u32>,
+    course: Course,
+    has_begun: bool,
+    /// Printed bytes of the last logs.
+    ends: BTreeMap<Rank, (String, u64)>,
+    /// Beginnings of lines whose ends haven't come, by log.
+    lines: BTreeMap<String, Vec<u8>>,
 }
 
-#[derive(Debug, Default)]
-struct Log {
-    read: u64,
-    /// The beginning of a line whose end hasn't come.
-    line: Vec<u8>,
+/// The order of logs: by incarnation, role and index, as of the daemon. Other names come first.
+type Rank = (u64, bool, u64, String);
+
+enum Course {
+    /// Asks at this time.
+    Asks(Instant),
+    Reads(Box<Streaming<LogsReply>>),
+    Over,
 }
 
 impl Logs {
-    /// Those of a job of a daemon of this user on this machine.
-    ///
-    /// # Errors
-    /// Why they can't be found.
-    pub(crate) fn of(server: &ServerArgs, number: u64, name: &str) -> Result<Self, String> {
-        let away = |why: &str| format!("the logs of {name} aren't here: {why}");
-        let note = Note::find(&server.address());
-        let note = note.ok_or_else(|| away("no daemon of this user runs on this machine at this address"))?;
-        let state = note.token_file.parent().unwrap_or(Path::new("/")).join("adapters/local/logs");
-        if !state.is_dir() {
-            return Err(away("its manager keeps them, and not the adapter `local`"));
-        }
-        Ok(Self { folder: state.join(format!("{number}-{name}")), logs: BTreeMap::new() })
+    /// Those of a job, by its name or number.
+    pub(crate) fn new(job: &str, follow: bool, tail: Option<u32>) -> Self {
+        let (ends, lines) = Default::default();
+        Self { job: job.into(), follow, tail, course: Course::Asks(Instant::now()), has_begun: false, ends, lines }
     }
 
-    /// Prints the lines that were added since the last time, each with its process if there are several. The logs of
-    /// the job's last incarnation come last. O(new bytes, and logs).
-    pub(crate) fn print(&mut self, out: &mut impl io::Write) -> io::Result<()> {
-        let mut names: Vec<_> = fs::read_dir(&self.folder)
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter_map(|name| Some((rank(&name)?, name)))
-            .collect();
-        // The last ones are those of the job's last incarnation.
-        names.sort();
-        names.drain(..names.len().saturating_sub(MOST_LOGS));
-        let several = names.len() > 1;
-        for (_, name) in names {
-            let log = self.logs.entry(name.clone()).or_default();
-            let who = if several { format!("[{}] ", name.trim_end_matches(".log")) } else { String::new() };
-            for _ in 0..MOST_CHUNKS {
-                if !log.read(&self.folder.join(&name))? {
-                    break;
+    /// The next part, or `None` at the end; then it waits for ever. May be dropped before it is done. After an error,
+    /// the next call asks the daemon for what is missing, after a pause.
+    ///
+    /// # Errors
+    /// The job isn't known, its logs aren't kept by the daemon, or the daemon is away.
+    pub(crate) async fn next(&mut self, daemon: &Daemon) -> Result<Option<LogsReply>, Status> {
+        loop {
+            let part = match &mut self.course {
+                Course::Over => std::future::pending().await,
+                Course::Reads(stream) => stream.message().await,
+                Course::Asks(at) => {
+                    sleep_until(*at).await;
+                    let after = self.ends.values().cloned().collect();
+                    let request = LogsRequest { job: self.job.clone(), follow: self.follow, tail: self.tail, after };
+                    match daemon.jobs().logs(request).await {
+                        Ok(stream) => {
+                            self.course = Course::Reads(Box::new(stream.into_inner()));
+                            self.has_begun = true;
+                            continue;
+                        }
+                        Err(status) => Err(status),
+                    }
                 }
-                log.print(&who, out)?;
+            };
+            match &part {
+                Ok(Some(_)) => {}
+                Ok(None) => self.course = Course::Over,
+                Err(_) => self.course = Course::Asks(Instant::now() + PAUSE),
+            }
+            return part;
+        }
+    }
+
+    /// Whether the daemon has begun to answer.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Whether nothing more comes.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.course, Course::Over)
+    }
+
+    /// Asks for no more.
+    pub(crate) fn give_up(&mut self) {
+        self.course = Course::Over;
+    }
+
+    /// Prints complete lines, each with its process if there are several, and a very long line in parts.
+    pub(crate) fn print(&mut self, part: LogsReply, out: &mut impl Write) -> io::Result<()> {
+        let LogsReply { log, data, end, logs, job } = part;
+        // Another job may get the name.
+        self.job = job.to_string();
+        // The daemon tells at first where each log begins.
+        self.tail = None;
+        self.ends.insert(rank(&log), (log.clone(), end));
+        let line = self.lines.entry(log.clone()).or_default();
+        line.extend(data);
+        let complete = line.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+        let complete = complete.or_else(|| (line.len() >= LONGEST_LINE).then_some(line.len())).unwrap_or(0);
+        write_lines(&log, &line[..complete], logs > 1, out)?;
+        line.drain(..complete);
+        while self.ends.len() > MOST_LOGS {
+            // The daemon reads it no more.
+            let (_, (first, _)) = self.ends.pop_first().expect("there are more");
+            if let Some(line) = self.lines.remove(&first).filter(|line| !line.is_empty()) {
+                write_lines(&first, &[&line[..], b"\n"].concat(), logs > 1, out)?;
             }
         }
         out.flush()
     }
 
     /// Prints lines without an end.
-    pub(crate) fn finish(&mut self, out: &mut impl io::Write) -> io::Result<()> {
-        for log in self.logs.values_mut().filter(|log| !log.line.is_empty()) {
-            log.line.push(b'\n');
-            log.print("", out)?;
+    pub(crate) fn finish(&mut self, out: &mut impl Write) -> io::Result<()> {
+        for (_, line) in std::mem::take(&mut self.lines).into_iter().filter(|(_, line)| !line.is_empty()) {
+            out.write_all(&line)?;
+            out.write_all(b"\n")?;
         }
         out.flush()
     }
 }
 
-impl Log {
-    /// Reads more of the file. Returns whether there was more.
-    fn read(&mut self, path: &Path) -> io::Result<bool> {
-        // The file may be gone by now, or a program may have put something else in its place.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(file) = open(path, flags, Mode::empty()) else { return Ok(false) };
-        let mut file = File::from(file);
-        if !file.metadata()?.is_file() {
-            return Ok(false);
-        }
-        file.seek(SeekFrom::Start(self.read))?;
-        let count = file.take(CHUNK).read_to_end(&mut self.line)?;
-        self.read += count as u64;
-        Ok(count > 0)
-    }
-
-    /// Prints complete lines, and a very long one in parts.
-    fn print(&mut self, who: &str, out: &mut impl io::Write) -> io::Result<()> {
-        let end = self.line.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
-        let end = end.or_else(|| (self.line.len() as u64 >= CHUNK).then_some(self.line.len()));
-        for line in self.line[..end.unwrap_or(0)].split_inclusive(|byte| *byte == b'\n') {
-            out.write_all(who.as_bytes())?;
-            out.write_all(line)?;
-        }
-        self.line.drain(..end.unwrap_or(0));
-        Ok(())
-    }
+fn rank(log: &str) -> Rank {
+    let mut parts = log.split('-');
+    let mut next = || parts.next().unwrap_or_default();
+    let (incarnation, role, index) = (next(), next(), next());
+    (incarnation.parse().unwrap_or(0), role == "worker", index.parse().unwrap_or(0), log.to_owned())
 }
 
-/// The order of logs: by incarnation, role and index. `None` for other files.
-fn rank(name: &str) -> Option<(u32, bool, u32)> {
-    let mut parts = name.strip_suffix(".log")?.split('-');
-    let (incarnation, role, index) = (parts.next()?, parts.next()?, parts.next()?);
-    Some((incarnation.parse().ok()?, role == "worker", index.parse().ok()?))
+fn write_lines(log: &str, text: &[u8], several: bool, out: &mut impl Write) -> io::Result<()> {
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        if several {
+            write!(out, "[{log}] ")?;
+        }
+        out.write_all(line)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn printed(logs: &mut Logs) -> String {
+    fn printed(logs: &mut Logs, log: &str, data: &[u8], count: u32) -> String {
         let mut out = Vec::new();
-        logs.print(&mut out).unwrap();
+        let part = LogsReply { log: log.into(), data: data.into(), end: data.len() as u64, logs: count, job: 1 };
+        logs.print(part, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn lines_are_printed_once_and_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut logs = Logs { folder: folder.path().join("1-net"), logs: BTreeMap::new() };
-        assert_eq!(printed(&mut logs), "", "nothing has started");
-        fs::create_dir(&logs.folder).unwrap();
-        fs::write(logs.folder.join("notes.txt"), "not a log\n").unwrap();
-        fs::write(logs.folder.join("2-worker-0.log"), "a\nb").unwrap();
-        assert_eq!(printed(&mut logs), "a\n");
-        fs::write(logs.folder.join("2-worker-0.log"), "a\nbc\n").unwrap();
-        fs::write(logs.folder.join("10-worker-1.log"), "late\n").unwrap();
-        fs::write(logs.folder.join("10-server-0.log"), "served\nmore").unwrap();
-        assert_eq!(printed(&mut logs), "[2-worker-0] bc\n[10-server-0] served\n[10-worker-1] late\n");
-        assert_eq!(printed(&mut logs), "");
+    fn lines_are_printed_whole() {
+        let mut logs = Logs::new("net", false, None);
+        assert_eq!(printed(&mut logs, "2-worker-0", b"a\nb", 1), "a\n");
+        assert_eq!(printed(&mut logs, "10-server-0", b"served\nmore", 3), "[10-server-0] served\n");
+        assert_eq!(printed(&mut logs, "2-worker-0", b"c\n", 3), "[2-worker-0] bc\n");
         let mut rest = Vec::new();
         logs.finish(&mut rest).unwrap();
         assert_eq!(rest, b"more\n");
     }
 
     #[test]
-    fn only_files_of_the_folder_are_read_and_the_last_ones() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut logs = Logs { folder: folder.path().into(), logs: BTreeMap::new() };
-        fs::write(folder.path().join("secret"), "secret\n").unwrap();
-        std::os::unix::fs::symlink(folder.path().join("secret"), folder.path().join("1-worker-0.log")).unwrap();
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            folder.path().join("1-worker-1.log"),
-            rustix::fs::FileType::Fifo,
-            Mode::RUSR | Mode::WUSR,
-            0,
-        )
-        .unwrap();
-        assert_eq!(printed(&mut logs), "");
-        for at in 0..100 {
-            fs::write(folder.path().join(format!("2-worker-{at}.log")), format!("{at}\n")).unwrap();
-        }
-        let shown = printed(&mut logs);
-        assert!(shown.lines().count() == MOST_LOGS && shown.contains("[2-worker-99] 99"), "{shown}");
+    fn a_line_without_end_is_printed_in_parts() {
+        let mut logs = Logs::new("net", false, None);
+        let part = vec![b'x'; LONGEST_LINE - 1];
+        assert_eq!(printed(&mut logs, "1-worker-0", &part, 1), "");
+        assert_eq!(printed(&mut logs, "1-worker-0", &part, 1).len(), 2 * part.len());
+        assert!(logs.lines["1-worker-0"].is_empty());
     }
 
     #[test]
-    fn a_line_without_end_is_printed_in_parts() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut logs = Logs { folder: folder.path().into(), logs: BTreeMap::new() };
-        fs::write(folder.path().join("1-worker-0.log"), vec![b'x'; 3 * CHUNK as usize + 5]).unwrap();
-        assert_eq!(printed(&mut logs).len() as u64, 3 * CHUNK);
-        assert_eq!(logs.logs["1-worker-0.log"].line.len(), 5);
+    fn positions_of_the_last_logs_are_kept() {
+        let mut logs = Logs::new("net", true, Some(5));
+        for at in (0..2 * MOST_LOGS).rev() {
+            printed(&mut logs, &format!("2-worker-{at}"), b"begun", 2);
+        }
+        printed(&mut logs, "1-worker-5", b"earlier", 2);
+        assert_eq!((logs.ends.len(), logs.lines.len()), (MOST_LOGS, MOST_LOGS));
+        let first = logs.ends.first_key_value().unwrap();
+        assert_eq!(first.1.0, format!("2-worker-{MOST_LOGS}"));
+        assert_eq!((&*logs.job, logs.tail), ("1", None), "from now on by its number");
     }
 }

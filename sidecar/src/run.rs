@@ -22,7 +22,7 @@ use trainmaster_terminal::{
     client::{Daemon, ServerArgs},
 };
 
-use super::logs::{Logs, PACE};
+use super::logs::Logs;
 
 /// Variables of this environment by which a program finds its files. Others may be secrets, or mean nothing elsewhere.
 const PASSED: [&str; 8] =
@@ -156,15 +156,9 @@ pub(crate) fn is_away(status: &Status, failure: &Failure) -> bool {
 
 /// Shows the job's output, and changes of its state, until it has ended.
 async fn follow(mut daemon: Daemon, server: &ServerArgs, found: bool, number: u64, name: &str) -> Result<(), Failure> {
-    let mut logs = match Logs::of(server, number, name) {
-        Ok(logs) => Some(logs),
-        Err(why) => {
-            say(&format!("note: {why}"));
-            None
-        }
-    };
+    let mut logs = Logs::new(&number.to_string(), true, None);
     let mut before = String::new();
-    let (mut away, mut is_first) = (false, true);
+    let (mut away, mut is_first, mut is_lost) = (false, true, false);
     loop {
         let request = ListRequest { all: true, specs: false, ..ListRequest::default() };
         let (mut stream, mut lost) = match daemon.jobs().watch(request).await {
@@ -173,17 +167,29 @@ async fn follow(mut daemon: Daemon, server: &ServerArgs, found: bool, number: u6
         };
         while let Some(list) = &mut stream {
             let reply = tokio::select! {
-                reply = list.message() => Some(reply),
-                () = tokio::time::sleep(PACE) => None,
+                reply = list.message() => reply,
+                part = logs.next(&daemon) => {
+                    match part {
+                        Ok(Some(part)) => logs.print(part, &mut io::stdout().lock())?,
+                        Ok(None) => {}
+                        Err(status) => {
+                            let is_for_good = !is_away(&status, &daemon.failure(&status));
+                            if is_for_good {
+                                logs.give_up();
+                            }
+                            if is_for_good || !is_lost {
+                                say(&format!("note: no output for now: {}", shown(status.message(), 1000)));
+                            }
+                            is_lost = true;
+                        }
+                    }
+                    continue;
+                }
             };
-            if let Some(logs) = &mut logs {
-                logs.print(&mut io::stdout().lock())?;
-            }
             let list = match reply {
-                None => continue,
-                Some(Ok(Some(list))) => list,
-                Some(Ok(None)) => break,
-                Some(Err(status)) => {
+                Ok(Some(list)) => list,
+                Ok(None) => break,
+                Err(status) => {
                     lost = status;
                     break;
                 }
@@ -202,10 +208,7 @@ async fn follow(mut daemon: Daemon, server: &ServerArgs, found: bool, number: u6
                 before.clone_from(&now);
             }
             if job.ended_ms.is_some() {
-                if let Some(logs) = &mut logs {
-                    logs.print(&mut io::stdout().lock())?;
-                    logs.finish(&mut io::stdout().lock())?;
-                }
+                print_rest(&mut logs, &daemon).await?;
                 return match job.state.as_str() {
                     "completed" => Ok(()),
                     _ => Err(Failure::refused(format!("job {number} ({name}) did not complete"))),
@@ -223,6 +226,21 @@ async fn follow(mut daemon: Daemon, server: &ServerArgs, found: bool, number: u6
         daemon = again(server, found).await;
         is_first = false;
     }
+}
+
+/// Prints what is left of an ended job's logs.
+async fn print_rest(logs: &mut Logs, daemon: &Daemon) -> Result<(), Failure> {
+    while !logs.is_over() {
+        match logs.next(daemon).await {
+            Ok(Some(part)) => logs.print(part, &mut io::stdout().lock())?,
+            Ok(None) => {}
+            Err(status) => {
+                say(&format!("note: the rest of the output is missing: {}", shown(status.message(), 1000)));
+                break;
+            }
+        }
+    }
+    Ok(logs.finish(&mut io::stdout().lock())?)
 }
 
 fn state(job: &JobStatus) -> String {

@@ -14,18 +14,18 @@ use serde::{Deserialize as _, Serialize};
 use tokio::{runtime::Handle, task::JoinHandle};
 use toml::Table;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 use trainmaster_core::{
     Settings,
     engine::{DefaultValue, Entry},
     settings::Parameter,
 };
-use trainmaster_daemon::{Config, Daemon, Flags, LogLines, ServeError, settings_table};
+use trainmaster_daemon::{Config, Daemon, Flags, LogFormat, LogLines, ServeError, settings_table};
 use trainmaster_manager::Adapters;
 use trainmaster_terminal::stop::StopSignals;
 use trainmaster_terminal::{Failure, Output, Paper, Show, client::ServerArgs, found::Note};
 
-use super::engines::entry;
+use super::{engines::entry, traces::Traces};
 
 /// Maximum number of log lines in memory.
 const LINES: usize = 8192;
@@ -180,9 +180,12 @@ pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, out
         config.settings = whole(config.settings);
         return output.show(&Printed(config.to_table().map_err(Error::from)?));
     }
-    let _log = start_log(&mut config);
+    config.check().map_err(Error::from)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // Traces are sent by the runtime, which outlives them.
+    let _log = runtime.block_on(async { start_log(&mut config) })?;
     open_more_files(config.limits.connections);
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+    runtime.block_on(async {
         let mut signals = StopSignals::new()?;
         let serving = |daemon: &Daemon| Serving {
             url: daemon.url().to_owned(),
@@ -240,16 +243,24 @@ fn open_more_files(connections: usize) {
     }
 }
 
-/// Starts the log on standard error, written by a separate thread. If the disk is full, or the reader is stuck or gone,
-/// lines are dropped and counted, and nothing else is affected. Dropping the guard writes the remaining lines.
-fn start_log(config: &mut Config) -> WorkerGuard {
+/// Starts the log on standard error, written by a separate thread, and traces if they are wanted. If the disk is full,
+/// or the reader is stuck or gone, lines are dropped and counted, and nothing else is affected. Dropping the guards
+/// writes the remaining lines and sends the remaining traces.
+fn start_log(config: &mut Config) -> anyhow::Result<(Traces, WorkerGuard)> {
     let filter = EnvFilter::try_from_env("TRAINMASTER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES).thread_name("log");
     let (writer, guard) = builder.finish(io::stderr());
     config.log = LogLines::of(writer.error_counter());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(Paper::stderr_has_colour()).init();
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    let lines = match config.log_format {
+        LogFormat::Text => lines.with_ansi(Paper::stderr_has_colour()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
+    };
+    let (traces, layer) = Traces::start(config.otlp.as_deref())?;
+    tracing_subscriber::registry().with(lines.with_filter(filter)).with(layer).init();
     panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
-    guard
+    // The log ends last.
+    Ok((traces, guard))
 }
 
 fn absolute(path: &Path) -> PathBuf {

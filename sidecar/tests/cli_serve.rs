@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 const TOKEN: &str = "0123456789abcdef";
 
-fn trainmaster(args: &[&str]) -> Command {
+pub(crate) fn trainmaster(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trainmaster"));
     command
         .args(args)
@@ -45,13 +45,13 @@ fn private(path: &Path, text: &str) {
 }
 
 /// A daemon on a free port that ends with the test.
-struct Served {
+pub(crate) struct Served {
     child: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Served {
-    fn start(state: &Path, more: &[&str]) -> Self {
+    pub(crate) fn start(state: &Path, more: &[&str]) -> Self {
         Self::with("none", state, more)
     }
 
@@ -61,10 +61,18 @@ impl Served {
     }
 
     /// At an address.
-    fn at(listen: &str, adapter: &str, state: &Path, more: &[&str]) -> Self {
+    pub(crate) fn at(listen: &str, adapter: &str, state: &Path, more: &[&str]) -> Self {
+        let mut command = Self::command(listen, adapter, state, more);
+        Self::of(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    pub(crate) fn command(listen: &str, adapter: &str, state: &Path, more: &[&str]) -> Command {
         let args = ["serve", "--json", "--listen", listen, "--adapter", adapter, "--state-dir"];
-        let mut command = trainmaster(&[&args[..], &[state.to_str().unwrap()], more].concat());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        trainmaster(&[&args[..], &[state.to_str().unwrap()], more].concat())
+    }
+
+    /// Waits until a daemon says where it serves.
+    pub(crate) fn of(mut child: Child) -> Self {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let serving: Value = serde_json::from_str(&line).expect("a line that says where it serves");
@@ -76,7 +84,7 @@ impl Served {
     }
 
     #[track_caller]
-    fn works(&self, args: &[&str]) -> String {
+    pub(crate) fn works(&self, args: &[&str]) -> String {
         let output = self.ask(args);
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -88,7 +96,7 @@ impl Served {
     }
 
     /// Ends the daemon as a service manager does.
-    fn terminate(mut self) -> Option<i32> {
+    pub(crate) fn terminate(mut self) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         self.child.wait().unwrap().code()
     }
@@ -110,7 +118,7 @@ fn job_file(folder: &Path) -> String {
 }
 
 #[track_caller]
-fn refuses(output: &Output, code: i32, words: &[&str]) {
+pub(crate) fn refuses(output: &Output, code: i32, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");

@@ -3,6 +3,7 @@
 mod bad_inputs;
 mod cli_client;
 mod cli_demo;
+mod cli_logs;
 mod cli_offline;
 mod cli_policy;
 mod cli_replay;
@@ -13,3 +14,5 @@ mod reference;
 #[allow(dead_code)] // shared with the daemon's tests, which use all of it
 #[path = "../daemon/tests/service/support.rs"]
 mod support;
+#[cfg(feature = "otel")]
+mod traces;

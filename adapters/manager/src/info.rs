@@ -10,7 +10,10 @@ use std::{
 
 use rustix::fs::{Access, access};
 
-use super::daemon::Daemon;
+use super::{
+    daemon::Daemon,
+    logs::{Logs, LogsOf},
+};
 
 /// A running adapter. It ends after its shutdown, or with the error that stopped it.
 pub type Running = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
@@ -76,7 +79,12 @@ pub struct AdapterInfo {
     pub doctor: fn(&Launch) -> Vec<Check>,
     /// Reads the configuration and returns the adapter, ready to be spawned on a Tokio runtime with I/O and time.
     pub start: fn(Launch, Arc<dyn Daemon>, Shutdown) -> anyhow::Result<Running>,
+    /// Reads what a job's programs print, if the adapter keeps it. The job may be unknown to it.
+    pub logs: Option<OpenLogs>,
 }
+
+/// Opens the logs of a job.
+pub type OpenLogs = fn(&Launch, LogsOf) -> Box<dyn Logs>;
 
 /// An adapter's own command: `trainmaster <adapter> <command> …`.
 #[derive(Clone, Copy, Debug)]

@@ -11,6 +11,7 @@ mod agent;
 mod daemon;
 mod follower;
 mod info;
+mod logs;
 mod order;
 mod outbox;
 mod remote;
@@ -23,9 +24,10 @@ pub use self::{
     daemon::{Daemon, Observations, Plans},
     follower::{Follower, Follows, Named, Taken},
     info::{
-        AdapterCommand, AdapterInfo, Adapters, Check, CommandAnswer, DaemonAddress, Health, Launch, Running, Shutdown,
-        nearest_folder,
+        AdapterCommand, AdapterInfo, Adapters, Check, CommandAnswer, DaemonAddress, Health, Launch, OpenLogs, Running,
+        Shutdown, nearest_folder,
     },
+    logs::{LONGEST_PART, LogPart, Logs, LogsOf, MOST_LOGS},
     order::{Action, MOST_SLOTS, Order, Run, Token},
     outbox::{Outbox, PlanAnswer, Snapshot},
     remote::{Remote, RemoteError},

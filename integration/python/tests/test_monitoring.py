@@ -51,6 +51,19 @@ def job(name: str, tenant: str, queue: str, gpus: int, step_ms: int) -> str:
     )
 
 
+# Its end is predicted while it trains.
+CONVERGES = """
+name = "converges"
+tenant = "research"
+queue = "batch"
+batch = 32
+examples = 1024
+convergence = { delta = 0.002, patience = 8, max_epochs = 500 }
+worker = { gpu = 1, cpu = 1, command = "trainmaster-trainer --device-step-ms=12 --report-ms=200" }
+server = { cpu = 1, command = "trainmaster-trainer" }
+"""
+
+
 class Site:
     """A daemon with two types of GPU and jobs of two tenants, and a Prometheus with the example's configuration."""
 
@@ -115,7 +128,8 @@ def site(tools: Path, binary: str, tmp_path_factory: pytest.TempPathFactory) -> 
     try:
         wait_for("the first reading", site.is_ready)
         site.submit(job("short", "research", "batch", 1, 1))
-        wait_for("the end of the short job", lambda: 'jobs_ended_total{state="completed"} 1' in site.metrics())
+        site.submit(CONVERGES)
+        wait_for("the end of both", lambda: 'jobs_ended_total{state="completed"} 2' in site.metrics())
         site.submit(job("long", "research", "batch", 2, 500))
         site.submit(job("longer", "vision", "urgent", 2, 500))
         site.submit(job("waits", "vision", "urgent", 2, 500))
@@ -193,9 +207,9 @@ def test_metrics_count_gpus_tenants_and_queues(site: Site) -> None:
         'trainmaster_tenant_running_jobs{tenant="vision"} 1',
         'trainmaster_queue_waiting_jobs{queue="urgent"} 1',
         'trainmaster_job_gpus{name="long"} 2',
-        "trainmaster_jobs_submitted_total 4",
-        "trainmaster_completion_seconds_count 1",
-        "trainmaster_first_start_seconds_count 3",
+        "trainmaster_jobs_submitted_total 5",
+        "trainmaster_completion_seconds_count 2",
+        "trainmaster_first_start_seconds_count 4",
         'trainmaster_engine_info{engine="optimus"} 1',
         'trainmaster_mode_info{mode="active"} 1',
     )

@@ -3,7 +3,7 @@
 use std::{fs, net::SocketAddr, sync::Arc};
 
 use tokio::{sync::watch, task::JoinSet};
-use trainmaster_manager::{Launch, Running, Shutdown};
+use trainmaster_manager::{Launch, OpenLogs, Running, Shutdown};
 
 use super::{
     config::{AdapterChoice, Config},
@@ -84,6 +84,15 @@ pub fn launch(config: &Config, choice: &AdapterChoice, url: String) -> Launch {
         orphan_grace: config.orphan_grace,
         trainer: config.trainer.clone(),
     }
+}
+
+/// The adapter in the daemon that keeps what jobs print, with its arguments.
+pub(crate) fn keeper_of_logs(config: &Config) -> Option<(Launch, OpenLogs)> {
+    let url = url(config.tls.is_some(), config.listen);
+    chosen(config).into_iter().find_map(|choice| {
+        let logs = config.available.find(&choice.name).ok()?.logs?;
+        Some((launch(config, &choice, url.clone()), logs))
+    })
 }
 
 fn prepare(

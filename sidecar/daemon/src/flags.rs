@@ -7,45 +7,53 @@ use clap::Args;
 use super::{
     ServeError,
     config::{AdapterChoice, Config, Tls, parse_listen},
+    log::LogFormat,
 };
 
 /// Flags of `trainmaster serve`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Flags {
     /// Configuration file (TOML)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "TRAINMASTER_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Address of the one port for gRPC, metrics and JSON; by default 127.0.0.1:7070
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, env = "TRAINMASTER_LISTEN", value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
     /// Folder for the journal; by default ~/.local/state/trainmaster
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, env = "TRAINMASTER_STATE_DIR", value_name = "FOLDER")]
     pub state_dir: Option<PathBuf>,
     /// Scheduling engine; another than the settings' comes with its own default parameters
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, env = "TRAINMASTER_ENGINE", value_name = "NAME")]
     pub engine: Option<String>,
     /// Policy for engines that follow one (mlfs, rl): a file of `train-policy`, or none; by default those that ship
     /// with the product
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "TRAINMASTER_POLICY", value_name = "FILE")]
     pub policy: Option<String>,
     /// Manager to run inside the daemon, with its configuration file; "none" for none
-    #[arg(long, value_name = "NAME[=FILE]")]
+    #[arg(long, env = "TRAINMASTER_ADAPTER", value_name = "NAME[=FILE]")]
     pub adapter: Vec<String>,
     /// Certificate for TLS (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, env = "TRAINMASTER_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Private key for TLS (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, env = "TRAINMASTER_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// File with the administrator's token, readable by its owner alone; by default one is made in the state folder
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "TRAINMASTER_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
     /// The program of jobs without a command
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "TRAINMASTER_TRAINER", value_name = "FILE")]
     pub trainer: Option<PathBuf>,
     /// End the jobs' processes with the daemon instead of leaving them for the next one
     #[arg(long)]
     pub end_jobs: bool,
+    /// Form of the log's lines on standard error; by default text
+    #[arg(long, env = "TRAINMASTER_LOG_FORMAT", value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// Collector for OpenTelemetry traces (OTLP over gRPC), such as http://127.0.0.1:4317; needs a build with the
+    /// feature otel
+    #[arg(long, env = "TRAINMASTER_OTLP", value_name = "ADDRESS")]
+    pub otlp: Option<String>,
 }
 
 impl Flags {
@@ -87,6 +95,12 @@ impl Flags {
             config.trainer = Some(trainer.clone());
         }
         config.end_jobs |= self.end_jobs;
+        if let Some(format) = self.log_format {
+            config.log_format = format;
+        }
+        if let Some(otlp) = &self.otlp {
+            config.otlp = Some(otlp.clone());
+        }
         Ok(config)
     }
 }

@@ -50,7 +50,7 @@ pub use self::{
     config::{AdapterChoice, Config, DecisionConfig, JournalConfig, LimitsConfig, Tls},
     error::ServeError,
     flags::Flags,
-    log::LogLines,
+    log::{LogFormat, LogLines},
     preflight::{UnusableFile, unusable_files},
     settings::settings_table,
     store::{Audit, JournalFile, StoreError, faults::Faults, read_audit, read_journal},
@@ -60,7 +60,7 @@ use self::{
     adapters::RunningAdapters,
     host::{Host, HostMetrics, Opened},
     log::LogMetric,
-    services::{Services, admin::AdminService, jobs::JobsService, manager::ManagerService},
+    services::{Services, admin::AdminService, jobs::JobsService, logs::LogSource, manager::ManagerService},
 };
 
 /// A running daemon.
@@ -112,8 +112,11 @@ impl Daemon {
         let opened = opened.await.map_err(std::io::Error::other)??;
         let (host, thread) = host::start(opened, config.host_options(), metrics.host, feed.clone())?;
 
-        let services =
-            Services { jobs: JobsService::new(host.clone()), manager: ManagerService::new(host.clone(), &config) };
+        let logs = LogSource::new(adapters::keeper_of_logs(&config), config.grace);
+        let services = Services {
+            jobs: JobsService::new(host.clone(), logs),
+            manager: ManagerService::new(host.clone(), &config),
+        };
         let (close, closed) = oneshot::channel::<()>();
         let port = Port {
             listener,

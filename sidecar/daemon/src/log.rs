@@ -1,8 +1,21 @@
-//! Lines that couldn't be logged.
+//! The form of the log, and lines that couldn't be logged.
 
 use prometheus::{IntCounter, Registry};
+use serde::{Deserialize, Serialize};
 use tracing_appender::non_blocking::ErrorCounter;
 use trainmaster_net::Adder;
+
+/// The form of the log's lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line, with the fields at its top level.
+    Json,
+}
 
 /// Number of log lines that were dropped because they couldn't be written. Clones share it.
 #[derive(Clone, Debug, Default)]

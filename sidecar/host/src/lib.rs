@@ -10,6 +10,7 @@
 //! 3. Add the scheduler's records to the [`Journal`], with the effects that follow once they are on disk.
 
 pub mod bounded;
+mod changes;
 mod clock;
 mod journal;
 mod metrics;
@@ -20,7 +21,7 @@ mod tickets;
 pub use self::{
     clock::Clock,
     journal::{Beside, Journal, JournalLimits, LateReply, Outcome, Store, Write, Written},
-    metrics::{JournalMetrics, TicketMetrics},
+    metrics::{ERRORS, JournalMetrics, TicketMetrics},
     programs::{Answers, answer, assignment},
     start::begin,
     tickets::{Made, Ran, Run, TicketLimits, Tickets},

@@ -5,7 +5,8 @@ use trainmaster_core::{Source, State};
 use trainmaster_net::Adder;
 
 const FAST: [f64; 10] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
-const SHARES: [f64; 8] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0];
+/// Limits of the buckets of relative errors.
+pub const ERRORS: [f64; 8] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0];
 
 const SOURCES: [Source; 4] = [Source::Engine, Source::Pruned, Source::Fallback, Source::Kept];
 
@@ -76,7 +77,7 @@ impl TicketMetrics {
             )?,
             late: add.counters("tickets_late_total", late, "kind", &["decision", "fits"])?,
             fit_seconds: add.histogram("fit_seconds", "Time of a round of fits", &FAST)?,
-            fit_error: add.histogram("fit_speed_relative_error", error, &SHARES)?,
+            fit_error: add.histogram("fit_speed_relative_error", error, &ERRORS)?,
             fits_failed: add.counter("fits_failed_total", "Jobs with losses that no curve could be fitted to")?,
         })
     }

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::{Span, field::Empty};
 use trainmaster_core::{
     Budget, Decision, Mode, Scheduler, Source, Ticket, TicketId, Time,
     event::Event,
     scheduler::{FitOutcome, FitTicket, Outcome, Why},
 };
 
-use crate::TicketMetrics;
+use crate::{TicketMetrics, changes::Changes};
 
 /// First and longest delay after an engine that failed or was late.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -46,8 +47,8 @@ impl Default for TicketLimits {
 
 /// A ticket to run, on any thread.
 pub enum Run {
-    /// The ticket of an engine.
-    Engine(Box<Ticket>, Budget),
+    /// The ticket of an engine, and the span of its decision.
+    Engine(Box<Ticket>, Budget, Span),
     /// The ticket of a round of fits.
     Fits(FitTicket),
 }
@@ -56,8 +57,12 @@ impl Run {
     /// Runs the ticket. This takes long.
     pub fn run(self) -> Ran {
         match self {
-            Self::Engine(ticket, budget) => Ran(Outcomes::Decided(ticket.run(budget))),
+            Self::Engine(ticket, budget, decision) => {
+                let _span = tracing::debug_span!(parent: &decision, "run").entered();
+                Ran(Outcomes::Decided(ticket.run(budget)))
+            }
             Self::Fits(ticket) => {
+                let _span = tracing::debug_span!("fits", ticket = ticket.id().0).entered();
                 let id = ticket.id();
                 Ran(Outcomes::Fitted(ticket.run(), id))
             }
@@ -87,6 +92,7 @@ struct Open {
     id: TicketId,
     begun: Instant,
     limit: Instant,
+    span: Span,
 }
 
 /// The open tickets and the times of the next ones. At most one engine and one round of fits are open. A due decision
@@ -108,6 +114,7 @@ pub struct Tickets {
     next_fits: Instant,
     /// The time since which a due decision waits for fits.
     due_since: Option<Instant>,
+    changes: Option<Changes>,
 }
 
 impl Tickets {
@@ -125,6 +132,7 @@ impl Tickets {
             leaves_news: false,
             next_fits: Instant::now(),
             due_since: None,
+            changes: None,
         }
     }
 
@@ -157,8 +165,16 @@ impl Tickets {
         if ready {
             self.due_since = None;
             let ticket = scheduler.prepare(now);
-            self.engine = Some(Open { id: ticket.id(), begun: instant, limit: instant + self.limits.decision });
-            runs.push(Run::Engine(Box::new(ticket), self.limits.budget));
+            let span = tracing::debug_span!(
+                "decision",
+                engine = scheduler.engine_name(),
+                jobs = scheduler.state().jobs.len(),
+                decision = Empty,
+                changes = Empty
+            );
+            let limit = instant + self.limits.decision;
+            self.engine = Some(Open { id: ticket.id(), begun: instant, limit, span: span.clone() });
+            runs.push(Run::Engine(Box::new(ticket), self.limits.budget, span));
         }
         runs
     }
@@ -192,7 +208,7 @@ impl Tickets {
         self.news = false;
         self.next_fits = instant + self.limits.fits_every;
         let ticket = scheduler.prepare_fits(now)?;
-        self.fits = Some(Open { id: ticket.id(), begun: instant, limit: instant + FITS_LIMIT });
+        self.fits = Some(Open { id: ticket.id(), begun: instant, limit: instant + FITS_LIMIT, span: Span::none() });
         self.leaves_news = scheduler.has_news();
         Some(Run::Fits(ticket))
     }
@@ -237,9 +253,12 @@ impl Tickets {
             return None;
         }
         let failure = outcome.error().map(ToString::to_string);
+        // At the first decision, the plan is the recovered one.
+        let changes = self.changes.get_or_insert_with(|| Changes::of(scheduler.state()));
         let (engine, was_fallback) = (scheduler.engine_name().to_owned(), scheduler.is_fallback());
         let mode = scheduler.state().mode;
-        let Ok(decision) = scheduler.commit(now, outcome) else {
+        let committed = tracing::debug_span!(parent: &open.span, "commit").in_scope(|| scheduler.commit(now, outcome));
+        let Ok(decision) = committed else {
             // Only the host opens tickets, one at a time.
             tracing::error!("an open ticket was superseded");
             return None;
@@ -254,6 +273,8 @@ impl Tickets {
             };
             tracing::error!(error, engine, "the engine could not decide; {next}");
         }
+        open.span.record("decision", decision.id.0).record("changes", decision.changes.len());
+        changes.log(scheduler.state(), &engine, &decision);
         let took = open.begun.elapsed();
         self.metrics.decision_seconds.observe(took.as_secs_f64());
         self.metrics.decided(decision.source);

@@ -67,6 +67,8 @@ pub enum Kind {
     Watch,
     /// A call with a list as its answer, once or as long as its reader stays.
     List,
+    /// A call with a log as its answer, in small parts, as long as its reader stays.
+    Log,
     /// An endless stream of requests.
     Endless,
 }

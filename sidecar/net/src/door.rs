@@ -12,6 +12,7 @@ use axum::{
 use futures_util::FutureExt;
 use tokio::time::sleep;
 use tonic::{Code, Status};
+use tracing::Instrument as _;
 
 use crate::{Doorkeeper, Kind, NetMetrics, Peer, shares::Shares};
 
@@ -117,7 +118,8 @@ pub(crate) async fn open(State(guard): State<Guard>, mut request: Request, next:
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
             }
-            let response = next.run(request).await;
+            let span = tracing::debug_span!("request", path = request.uri().path());
+            let response = next.run(request).instrument(span).await;
             if exceeds(&response) {
                 sleep(SLOWLY).await;
             }

@@ -43,7 +43,7 @@ pub struct LoadLimits {
     pub request_bytes: usize,
     /// Maximum time for the arrival of a request.
     pub patience: Duration,
-    /// Lists that are being read, including watched ones.
+    /// Lists that are being read, including watched ones. As many logs may be read besides.
     pub lists: usize,
 }
 
@@ -61,21 +61,24 @@ pub(crate) struct Load {
     metrics: NetMetrics,
     held: Arc<AtomicUsize>,
     lists: Arc<Semaphore>,
+    logs: Arc<Semaphore>,
     shares: Shares,
 }
 
 impl Load {
     pub(crate) fn new(limits: LoadLimits, doorkeeper: Arc<dyn Doorkeeper>, metrics: NetMetrics) -> Self {
-        let (held, lists) = (Arc::default(), Arc::new(Semaphore::new(limits.lists)));
-        Self { limits, doorkeeper, metrics, held, lists, shares: Shares::default() }
+        let turns = || Arc::new(Semaphore::new(limits.lists));
+        let (held, lists, logs) = (Arc::default(), turns(), turns());
+        Self { limits, doorkeeper, metrics, held, lists, logs, shares: Shares::default() }
     }
 
-    /// Reserves another list.
-    fn list(&self, shares: &[Share], first: bool) -> Result<List, Status> {
-        let share = self.shares.take(shares, What::Lists, 1)?;
+    /// Reserves another list or log.
+    fn list(&self, what: What, shares: &[Share], first: bool) -> Result<List, Status> {
+        let share = self.shares.take(shares, what, 1)?;
+        let (turns, word) = if what == What::Logs { (&self.logs, "logs") } else { (&self.lists, "lists") };
         let most = self.limits.lists;
-        let full = |_| Status::resource_exhausted(format!("{most} lists are being read, and that is the most"));
-        let turn = (!first).then(|| self.lists.clone().try_acquire_owned().map_err(full)).transpose()?;
+        let full = |_| Status::resource_exhausted(format!("{most} {word} are being read, and that is the most"));
+        let turn = (!first).then(|| turns.clone().try_acquire_owned().map_err(full)).transpose()?;
         Ok(List { _share: share, _turn: turn })
     }
 }
@@ -114,8 +117,12 @@ pub(crate) async fn bound(State(load): State<Load>, request: Request, next: Next
             }
         };
     }
-    let list = matches!(kind, Kind::List | Kind::LongPage).then(|| load.list(&shares, first)).transpose();
-    let list = match list {
+    let what = match kind {
+        Kind::List | Kind::LongPage => Some(What::Lists),
+        Kind::Log => Some(What::Logs),
+        _ => None,
+    };
+    let list = match what.map(|what| load.list(what, &shares, first)).transpose() {
         Ok(list) => list,
         Err(status) => {
             load.metrics.refused.with_label_values(&["share"]).inc();

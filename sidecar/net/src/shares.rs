@@ -14,7 +14,7 @@ pub struct Share {
     pub key: Arc<str>,
     /// Bytes of unanswered requests and of unsent answers.
     pub bytes: usize,
-    /// Lists that are being read, including watched ones.
+    /// Lists that are being read, including watched ones. As many logs may be read besides.
     pub lists: usize,
     /// Number of connections.
     pub connections: usize,
@@ -25,6 +25,7 @@ pub struct Share {
 pub(crate) enum What {
     Bytes,
     Lists,
+    Logs,
     Connections,
     Streams,
 }
@@ -37,6 +38,7 @@ impl What {
         match self {
             Self::Bytes => "bytes of requests under way",
             Self::Lists => "lists being read",
+            Self::Logs => "logs being read",
             Self::Connections => "connections",
             Self::Streams => "streams that never end",
         }
@@ -45,15 +47,15 @@ impl What {
     fn most(self, share: &Share) -> usize {
         match self {
             Self::Bytes => share.bytes,
-            Self::Lists => share.lists,
+            Self::Lists | Self::Logs => share.lists,
             Self::Connections => share.connections,
             Self::Streams => STREAMS,
         }
     }
 }
 
-/// By key: bytes, lists, connections, streams.
-type Table = HashMap<Arc<str>, [usize; 4]>;
+/// By key: bytes, lists, logs, connections, streams.
+type Table = HashMap<Arc<str>, [usize; 5]>;
 
 /// Current use of all shares. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -139,7 +141,7 @@ impl Drop for Taken {
         for key in &self.keys {
             let Some(counts) = table.get_mut(key) else { continue };
             counts[self.what as usize] -= self.count;
-            if *counts == [0; 4] {
+            if *counts == [0; 5] {
                 table.remove(key);
             }
         }

@@ -23,16 +23,16 @@ use super::serve::check_engines;
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// The daemon's configuration file (TOML)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "TRAINMASTER_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// The daemon's state folder [default: that of the daemon that answers, else ~/.local/state/trainmaster]
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, env = "TRAINMASTER_STATE_DIR", value_name = "FOLDER")]
     state_dir: Option<PathBuf>,
     /// Check this adapter, with its configuration file; may be repeated [default: those of the daemon that answers]
-    #[arg(long, value_name = "NAME[=FILE]")]
+    #[arg(long, env = "TRAINMASTER_ADAPTER", value_name = "NAME[=FILE]")]
     adapter: Vec<String>,
     /// The program of jobs without a command
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "TRAINMASTER_TRAINER", value_name = "FILE")]
     trainer: Option<PathBuf>,
 }
 

@@ -243,12 +243,12 @@ impl Daemon {
     }
 }
 
-/// Runs a command that talks to a daemon.
+/// Runs a command that talks to a daemon. Another thread answers the daemon's pings while standard output is full.
 ///
 /// # Errors
 /// The command's.
 pub fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?.block_on(command)
 }
 
 #[cfg(test)]

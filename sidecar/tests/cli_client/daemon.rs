@@ -153,6 +153,13 @@ impl jobs_server::Jobs for Part {
         Ok(Response::new(v1::ListReply { jobs, ..Self::list(&[], false) }))
     }
 
+    type LogsStream = Pin<Box<dyn Stream<Item = Result<v1::LogsReply, Status>> + Send>>;
+
+    async fn logs(&self, request: Request<v1::LogsRequest>) -> Reply<Self::LogsStream> {
+        self.admit(request)?;
+        Err(Status::failed_precondition("the logs of this job aren't here: its manager keeps them"))
+    }
+
     async fn servers(&self, request: Request<v1::ServersRequest>) -> Reply<v1::ServersReply> {
         self.admit(request)?;
         let amounts = |gpu: i64, cpu: i64| [("gpu".to_owned(), gpu), ("cpu".to_owned(), cpu)].into();

@@ -167,6 +167,48 @@ mod tests {
         assert!(config.settings.shape.equal_per_server);
     }
 
+    /// The keys of a table, from the error about an unknown one.
+    fn keys(table: &str) -> Vec<String> {
+        let error = Config::from_toml(&format!("{table}\nx = 1")).unwrap_err().to_string();
+        let (_, expected) = error.split_once("expected one of ").expect("it lists the keys");
+        expected.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn the_page_has_every_key_with_its_default() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/slurm.md");
+        let page = fs::read_to_string(page).unwrap();
+        let (_, table) = page.split_once("| key | meaning | default |").unwrap();
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let (mut known, mut defaults) = (Vec::new(), String::new());
+        for row in rows {
+            let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+            let [names, _, default] = cells[..] else { panic!("{row}") };
+            known.extend(names.split('`').skip(1).step_by(2).map(ToOwned::to_owned));
+            if let (Some(name), Some(value)) = (names.split('`').nth(1), default.trim().strip_prefix('`')) {
+                let value = value.split('`').next().unwrap();
+                let is_plain = value.parse::<u64>().is_ok() || value.parse::<bool>().is_ok();
+                let value = if is_plain { value.to_owned() } else { format!("{value:?}") };
+                defaults.push_str(&format!("{name} = {value}\n"));
+            }
+        }
+        let mut expected = Vec::new();
+        for key in keys("") {
+            match key.as_str() {
+                "feed" | "slurm" => {
+                    expected.extend(keys(&format!("[{key}]")).into_iter().map(|inner| format!("{key}.{inner}")));
+                }
+                "scheduler" => expected.push("[scheduler]".into()),
+                _ => expected.push(key),
+            }
+        }
+        expected.sort();
+        known.sort();
+        assert_eq!(known, expected);
+        assert!(defaults.lines().count() >= 8, "{defaults}");
+        assert_eq!(Config::from_toml(&defaults).unwrap(), Config::from_toml("").unwrap());
+    }
+
     #[test]
     fn mistakes_are_named() {
         for (text, parts) in [

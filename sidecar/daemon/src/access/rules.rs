@@ -38,6 +38,8 @@ pub(super) const RULES: &[Rule] = &[
     rule("/trainmaster.v1.Jobs/List", Serves::List, These(&[Read, Submit, Manager, Admin])),
     rule("/trainmaster.v1.Jobs/Watch", Serves::List, These(&[Read, Submit, Manager, Admin])),
     rule("/trainmaster.v1.Jobs/Servers", Serves::List, These(&[Read, Submit, Manager, Admin])),
+    // Programs print what they like, also secrets.
+    rule("/trainmaster.v1.Jobs/Logs", Serves::Log, These(&[Submit, Admin])),
     rule("/trainmaster.v1.Jobs/Explain", CALL, These(&[Read, Submit, Manager, Admin])),
     rule("/trainmaster.v1.Manager/Attach", Serves::Endless, These(&[Manager, Admin])),
     rule("/trainmaster.v1.Manager/Admit", CALL, These(&[Submit, Manager, Admin])),

@@ -23,7 +23,11 @@ use trainmaster_net::{Door, TlsFiles, secret};
 use trainmaster_policy::Choice;
 
 pub use self::limits::{DecisionConfig, JournalConfig, LimitsConfig};
-use super::{ServeError, log::LogLines, store::faults::Faults};
+use super::{
+    ServeError,
+    log::{LogFormat, LogLines},
+    store::faults::Faults,
+};
 
 /// The daemon's configuration. [`from_toml`](Self::from_toml) and [`load`](Self::load) read it.
 ///
@@ -108,6 +112,11 @@ pub struct Config {
     pub orphan_grace: Duration,
     /// The program of jobs without a command.
     pub trainer: Option<PathBuf>,
+    /// The form of the log's lines on standard error.
+    pub log_format: LogFormat,
+    /// Address of a collector for OpenTelemetry traces (OTLP over gRPC, without TLS), such as
+    /// `"http://127.0.0.1:4317"`. Needs a build with the feature `otel`.
+    pub otlp: Option<String>,
     /// Number of lines that couldn't be logged.
     #[serde(skip)]
     pub log: LogLines,
@@ -230,6 +239,8 @@ impl Default for Config {
             end_jobs: false,
             orphan_grace: Duration::from_secs(300),
             trainer: None,
+            log_format: LogFormat::default(),
+            otlp: None,
             log: LogLines::default(),
             faults: Faults::default(),
         }
@@ -340,6 +351,13 @@ impl Config {
         if let Some(address) = self.advertise.as_ref().filter(|address| !is_url(address)) {
             let problem = format!("{address:?} must be an address with its scheme, such as \"http://node1:7070\"");
             return Err(wrong("advertise", &problem));
+        }
+        if let Some(address) = self.otlp.as_ref().filter(|address| !is_url(address) || address.starts_with("https")) {
+            let problem = format!(
+                "{address:?} must be the address of a collector without TLS, usually on this machine: \
+                 \"http://127.0.0.1:4317\""
+            );
+            return Err(wrong("otlp", &problem));
         }
         if !self.listen.ip().is_loopback() && self.tls.is_none() {
             let problem = format!(

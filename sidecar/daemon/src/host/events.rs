@@ -298,11 +298,16 @@ impl Owner {
             Event::SyncEnd { manager, .. } => self.scheduler.state().missing_in_sync(manager),
             _ => Vec::new(),
         };
-        let statuses: Vec<_> =
-            ends.into_iter().filter_map(|job| self.last_words(at, job, End::Completed, None)).collect();
+        let ends: Vec<_> = ends
+            .into_iter()
+            .filter_map(|job| {
+                Some((self.scheduler.state().job(job)?.clone(), self.last_words(at, job, End::Completed, None)?))
+            })
+            .collect();
         self.apply(at, event)?;
-        for ended in statuses {
-            if self.scheduler.state().job(ended.id()).is_none() {
+        for (job, ended) in ends {
+            if self.scheduler.state().job(job.id).is_none() {
+                self.predictions.completed(at, &job);
                 self.keep_ended(ended);
             }
         }

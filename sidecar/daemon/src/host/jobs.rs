@@ -218,7 +218,11 @@ impl Owner {
         message: Option<String>,
     ) -> Result<(), EventError> {
         let ended = self.last_words(at, job, end, message);
+        let last = self.scheduler.state().job(job).filter(|_| end == End::Completed).cloned();
         self.apply(at, Event::JobEnded { job, end })?;
+        if let Some(last) = last {
+            self.predictions.completed(at, &last);
+        }
         if let Some(ended) = ended {
             self.keep_ended(ended);
         }
@@ -265,6 +269,7 @@ impl Owner {
         tracing::info!(name, state, reason, "a job ended");
         self.metrics.ended(&ended.status);
         self.messages.remove(&job);
+        self.predictions.forget(job);
         self.stopping.remove(&job);
         self.secrets.remove(&job);
         self.over.push(v1::JobPlan {

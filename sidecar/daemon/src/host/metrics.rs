@@ -2,11 +2,11 @@
 
 use prometheus::{Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 use trainmaster_core::{End, Job, Span, Time};
-use trainmaster_host::{JournalMetrics, TicketMetrics};
+use trainmaster_host::{ERRORS, JournalMetrics, TicketMetrics};
 use trainmaster_net::Adder;
 use trainmaster_proto::{end_name, v1};
 
-use super::census::Census;
+use super::{census::Census, predictions::Predictions};
 
 /// Maximum number of examples per report. The sum can't overflow within years.
 const MOST_EXAMPLES: u64 = 1 << 32;
@@ -34,6 +34,8 @@ pub(crate) struct HostMetrics {
     acknowledged: IntCounterVec,
     checkpoint_seconds: Histogram,
     examples: IntCounter,
+    epochs_error: Histogram,
+    remaining_error: Histogram,
 }
 
 /// The build, as a label of a metric that is always 1.
@@ -52,6 +54,12 @@ const FIRST_START: &str =
 
 /// Up to a week.
 const WAITS: [f64; 10] = [1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4.0 * 3600.0, 12.0 * 3600.0, 86_400.0, 604_800.0];
+
+const EPOCHS_ERROR: &str = "Relative error of the epochs that the losses predicted in the first half of a job's \
+                            epochs, of completed jobs";
+
+const REMAINING_ERROR: &str = "Relative error of the time left that was predicted in the first half of a job's epochs, \
+                               of completed jobs: by the fits, and by later changes of its slots";
 
 /// The state of a watched job before an event.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +122,8 @@ impl HostMetrics {
                 "kind",
                 &["leaving", "following"],
             )?,
+            epochs_error: add.histogram("predicted_epochs_relative_error", EPOCHS_ERROR, &ERRORS)?,
+            remaining_error: add.histogram("predicted_remaining_relative_error", REMAINING_ERROR, &ERRORS)?,
             examples: add.counter("examples_total", "Trained examples, from accepted reports that state them")?,
             checkpoint_seconds: add.histogram(
                 "checkpoint_seconds",
@@ -121,6 +131,11 @@ impl HostMetrics {
                 &LONG,
             )?,
         })
+    }
+
+    /// The record of predictions, empty.
+    pub(super) fn predictions(&self) -> Predictions {
+        Predictions::new(self.epochs_error.clone(), self.remaining_error.clone())
     }
 
     /// Counts an accepted report. Programs may report any number, so a report counts for at most one batch per step and

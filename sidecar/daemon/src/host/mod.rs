@@ -15,6 +15,7 @@ mod jobs;
 mod journal;
 mod metrics;
 mod owner;
+mod predictions;
 mod publish;
 mod recover;
 mod run;

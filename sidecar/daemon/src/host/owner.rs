@@ -17,6 +17,7 @@ use trainmaster_proto::v1;
 use super::{
     journal::{Effect, Journal},
     metrics::{Before, HostMetrics},
+    predictions::Predictions,
     said::Hearing,
     streams::{Attaching, OpenStream, Session},
 };
@@ -74,6 +75,7 @@ pub(super) struct Owner {
     pub(super) scheduler: Scheduler,
     pub(super) options: HostOptions,
     pub(super) metrics: HostMetrics,
+    pub(super) predictions: Predictions,
     pub(super) feed: Feed,
     pub(super) clock: Clock,
     pub(super) journal: Journal,
@@ -193,12 +195,16 @@ impl Owner {
             Event::Observed { job, .. } | Event::Reported { job, .. } => Some(*job),
             _ => None,
         };
+        let has_report = matches!(event, Event::Reported { .. });
         let before = job.and_then(|job| self.scheduler.state().job(job)).map(|job| (job.id, Before::of(job)));
         self.scheduler.apply(at, event)?;
         if let Some((id, before)) = before
             && let Some(job) = self.scheduler.state().job(id)
         {
             self.metrics.changed(before, job);
+            if has_report {
+                self.predictions.reported(at, job);
+            }
         }
         Ok(())
     }

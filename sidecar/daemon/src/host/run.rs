@@ -69,6 +69,7 @@ pub(crate) fn start(
         course: Course::Serving,
         scheduler,
         options,
+        predictions: metrics.predictions(),
         metrics,
         feed,
         clock,

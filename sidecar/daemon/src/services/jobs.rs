@@ -20,7 +20,7 @@ use trainmaster_proto::{
     },
 };
 
-use super::SMALL;
+use super::{SMALL, logs::LogSource};
 use crate::{
     access::{Role, Scope, Who},
     ended::EndedJob,
@@ -39,6 +39,7 @@ pub(crate) struct JobsService {
     host: Host,
     /// The latest lists for watchers: of active jobs, and of all.
     lists: Arc<[Mutex<Option<Arc<Listed>>>; 2]>,
+    logs: Arc<LogSource>,
 }
 
 /// A list that watchers share.
@@ -49,8 +50,8 @@ struct Listed {
 }
 
 impl JobsService {
-    pub(crate) fn new(host: Host) -> Self {
-        Self { host, lists: Arc::default() }
+    pub(crate) fn new(host: Host, logs: LogSource) -> Self {
+        Self { host, lists: Arc::default(), logs: Arc::new(logs) }
     }
 
     /// A list that is at least as new as a version. It is made once for all watchers.
@@ -77,6 +78,7 @@ async fn list(host: &Host, all: bool, specs: bool, scope: Scope) -> Result<v1::L
 #[tonic::async_trait]
 impl Jobs for JobsService {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::ListReply, Status>> + Send>>;
+    type LogsStream = Pin<Box<dyn Stream<Item = Result<v1::LogsReply, Status>> + Send>>;
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitReply>, Status> {
         let who = Who::of(&request)?;
@@ -168,6 +170,11 @@ impl Jobs for JobsService {
         let watch = Watching { jobs: self.clone(), all, who, scope, changes, last: None };
         // The list is made once the watcher has room for it.
         Ok(Response::new(Box::pin(stream::unfold(Some(watch), Watching::next))))
+    }
+
+    async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
+        let who = Who::of(&request)?;
+        Ok(Response::new(Box::pin(self.logs.open(&self.host, who, request.into_inner()).await?)))
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod jobs;
+pub(crate) mod logs;
 pub(crate) mod manager;
 
 use self::{jobs::JobsService, manager::ManagerService};

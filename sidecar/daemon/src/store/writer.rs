@@ -26,6 +26,7 @@ impl Writer {
         let work = move || {
             for write in received {
                 let (begun, bytes) = (Instant::now(), write.bytes());
+                let _span = tracing::debug_span!("journal", records = write.records.len(), bytes).entered();
                 let result = disk.commit(&write).map_err(|error| (error, write));
                 done(Written { result, bytes, took: begun.elapsed() });
             }

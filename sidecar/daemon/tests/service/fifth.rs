@@ -26,6 +26,7 @@ const TOY: AdapterInfo = AdapterInfo {
     sample: "",
     doctor: |_| Vec::new(),
     start,
+    logs: None,
 };
 
 fn start(_: Launch, daemon: Arc<dyn Scheduler>, shutdown: Shutdown) -> anyhow::Result<Running> {

@@ -154,6 +154,39 @@ class ExplainReply(_message.Message):
     json: str
     def __init__(self, lines: _Optional[_Iterable[str]] = ..., json: _Optional[str] = ...) -> None: ...
 
+class LogsRequest(_message.Message):
+    __slots__ = ("job", "follow", "tail", "after")
+    class AfterEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    follow: bool
+    tail: int
+    after: _containers.ScalarMap[str, int]
+    def __init__(self, job: _Optional[str] = ..., follow: bool = ..., tail: _Optional[int] = ..., after: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class LogsReply(_message.Message):
+    __slots__ = ("log", "data", "end", "logs", "job")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    log: str
+    data: bytes
+    end: int
+    logs: int
+    job: int
+    def __init__(self, log: _Optional[str] = ..., data: _Optional[bytes] = ..., end: _Optional[int] = ..., logs: _Optional[int] = ..., job: _Optional[int] = ...) -> None: ...
+
 class ServersRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

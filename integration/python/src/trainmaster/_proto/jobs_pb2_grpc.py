@@ -50,6 +50,11 @@ class JobsStub(object):
                 request_serializer=trainmaster_dot_v1_dot_jobs__pb2.ServersRequest.SerializeToString,
                 response_deserializer=trainmaster_dot_v1_dot_jobs__pb2.ServersReply.FromString,
                 )
+        self.Logs = channel.unary_stream(
+                '/trainmaster.v1.Jobs/Logs',
+                request_serializer=trainmaster_dot_v1_dot_jobs__pb2.LogsRequest.SerializeToString,
+                response_deserializer=trainmaster_dot_v1_dot_jobs__pb2.LogsReply.FromString,
+                )
 
 
 class JobsServicer(object):
@@ -103,6 +108,13 @@ class JobsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Logs(self, request, context):
+        """Streams what a job's programs print, if a manager inside the daemon keeps it (the adapter `local` does).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -140,6 +152,11 @@ def add_JobsServicer_to_server(servicer, server):
                     servicer.Servers,
                     request_deserializer=trainmaster_dot_v1_dot_jobs__pb2.ServersRequest.FromString,
                     response_serializer=trainmaster_dot_v1_dot_jobs__pb2.ServersReply.SerializeToString,
+            ),
+            'Logs': grpc.unary_stream_rpc_method_handler(
+                    servicer.Logs,
+                    request_deserializer=trainmaster_dot_v1_dot_jobs__pb2.LogsRequest.FromString,
+                    response_serializer=trainmaster_dot_v1_dot_jobs__pb2.LogsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
