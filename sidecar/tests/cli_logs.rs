@@ -44,7 +44,8 @@ fn those_who_may_submit_read_the_logs_of_their_jobs_and_nobody_else_does() {
     let end = folder.path().join("end");
     let text = format!(
         "name = \"net\"\nmode = \"allreduce\"\nworker = {{ cpu = 1, max = 2, requested = 2, command = \"sh -c 'echo \
-         first; echo begun by $TRAINMASTER_INDEX; while [ -d {0} ] && [ ! -e {1} ]; do sleep 0.1; done; printf last'\" }}\n",
+         first; echo begun by $TRAINMASTER_INDEX; while [ -d {0} ] && [ ! -e {1} ]; do sleep 0.1; done; \
+         printf last'\" }}\n",
         folder.path().display(),
         end.display(),
     );
@@ -112,7 +113,8 @@ fn a_reader_of_logs_goes_on_where_it_was_when_the_daemon_is_back() {
     let [step, end] = ["step", "end"].map(|name| folder.path().join(name));
     let text = format!(
         "name = \"net\"\nmode = \"allreduce\"\nworker = {{ cpu = 1, command = \"sh -c 'echo one; while [ -d {0} ] && \
-         [ ! -e {1} ]; do sleep 0.1; done; echo two; while [ -d {0} ] && [ ! -e {2} ]; do sleep 0.1; done; echo three'\" }}\n",
+         [ ! -e {1} ]; do sleep 0.1; done; echo two; while [ -d {0} ] && [ ! -e {2} ]; do sleep 0.1; done; \
+         echo three'\" }}\n",
         folder.path().display(),
         step.display(),
         end.display(),

@@ -25,8 +25,8 @@ pub struct LogsOf {
 pub struct LogPart {
     /// The log's name: incarnation, role and index, such as `2-worker-0`.
     pub log: String,
-    /// At most [`LONGEST_PART`] bytes. Empty only in the first round with a `tail`, which begins with such a part for each
-    /// log.
+    /// At most [`LONGEST_PART`] bytes. Empty only in the first round with a `tail`, which begins with such a part for
+    /// each log.
     pub data: Vec<u8>,
     /// Bytes of the log up to the end of this part.
     pub end: u64,
@@ -37,7 +37,8 @@ pub struct LogPart {
 /// Reads a job's logs while its programs write them. The parts of a log come in order. Older logs come before newer
 /// ones, but no log that grows quickly holds up the others.
 pub trait Logs: Send {
-    /// The next part. `None` at the end of a round: all that was there when the round began is read. Waits for the disk.
+    /// The next part. `None` at the end of a round: all that was there when the round began is read. Waits for the
+    /// disk.
     ///
     /// # Errors
     /// A log exists and can't be read. The parts that were read before stay read.
