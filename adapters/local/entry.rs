@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use trainmaster_core::JobSpec;
 use trainmaster_manager::{AdapterInfo, Check, Daemon, Launch, Logs, LogsOf, Running, Shutdown};
 
-use super::{Cluster, OnShutdown, Options, doctor, log_reader::LogReader, run};
+use super::{Cluster, OnShutdown, Options, command::Programs, doctor, log_reader::LogReader, run};
 use crate::{FileError, file};
 
 /// The adapter's description for hosts.
@@ -16,6 +17,7 @@ pub const INFO: AdapterInfo = AdapterInfo {
     doctor: examine,
     start,
     logs: Some(logs),
+    check_job: Some(check),
 };
 
 fn start(launch: Launch, daemon: Arc<dyn Daemon>, shutdown: Shutdown) -> anyhow::Result<Running> {
@@ -26,6 +28,19 @@ fn start(launch: Launch, daemon: Arc<dyn Daemon>, shutdown: Shutdown) -> anyhow:
 
 fn logs(launch: &Launch, of: LogsOf) -> Box<dyn Logs> {
     Box::new(LogReader::new(&launch.state_dir, of))
+}
+
+fn check(launch: &Launch, spec: &JobSpec) -> Result<(), String> {
+    let programs = Programs::new(launch.trainer.clone());
+    let server = spec.server.as_ref().map(|role| role.command.trim());
+    // A server without a command runs that of the workers.
+    let commands = [
+        ("worker.command", Some(spec.worker.command.trim())),
+        ("server.command", server.filter(|text| !text.is_empty())),
+    ];
+    commands.into_iter().filter_map(|(key, command)| Some((key, command?))).try_for_each(|(key, command)| {
+        programs.resolve(command).map(drop).map_err(|problem| format!("{key}: {problem}"))
+    })
 }
 
 fn examine(launch: &Launch) -> Vec<Check> {

@@ -16,6 +16,7 @@ pub const INFO: AdapterInfo = AdapterInfo {
     doctor: examine,
     start,
     logs: None,
+    check_job: None,
 };
 
 fn start(launch: Launch, daemon: Arc<dyn Daemon>, shutdown: Shutdown) -> anyhow::Result<Running> {

@@ -187,22 +187,28 @@ pub enum Quantity {
 
 /// A quantity that can't be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not allowed here: {problem}; write {allowed}")]
+#[error("{text:?} is not allowed here: {problem}; write {allowed}{}", hint(.meant.as_deref()))]
 pub struct AmountError {
     text: String,
     problem: &'static str,
     allowed: &'static str,
+    /// The text in the right spelling, if its unit is a common other spelling.
+    meant: Option<String>,
 }
 
 fn parse_scaled(text: &str, suffixes: &[(&str, i64)], allowed: &'static str) -> Result<i64, AmountError> {
-    let fail = |problem| AmountError { text: text.into(), problem, allowed };
+    let fail = |problem| AmountError { text: text.into(), problem, allowed, meant: None };
     let trimmed = text.trim();
     let split =
         trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-' || c == '+')).unwrap_or(trimmed.len());
     let (number, suffix) = (&trimmed[..split], trimmed[split..].trim());
     let number: f64 = number.parse().map_err(|_| fail("not a number"))?;
     let scale = suffixes.iter().find(|(name, _)| *name == suffix).map(|(_, scale)| *scale);
-    let scale = scale.ok_or_else(|| fail(if suffix.is_empty() { "the unit is missing" } else { "unknown unit" }))?;
+    let scale = scale.ok_or_else(|| match spelled(suffix, suffixes) {
+        _ if suffix.is_empty() => fail("the unit is missing"),
+        Some(right) => AmountError { meant: Some(format!("{}{right}", &trimmed[..split])), ..fail("unknown unit") },
+        None => fail("unknown unit"),
+    })?;
     let value = number * scale as f64;
     if value < 0.0 {
         return Err(fail("negative"));
@@ -217,9 +223,54 @@ fn parse_scaled(text: &str, suffixes: &[(&str, i64)], allowed: &'static str) -> 
     Ok(rounded as i64)
 }
 
+/// The end of an error's text.
+fn hint(meant: Option<&str>) -> String {
+    meant.map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"))
+}
+
+/// The unit that was probably meant by another spelling: `GB` by GiB, `min` by m.
+fn spelled(suffix: &str, suffixes: &[(&str, i64)]) -> Option<&'static str> {
+    const SPELLINGS: [(&str, &[&str]); 10] = [
+        ("MiB", &["m", "mb", "mib", "mbyte", "mbytes"]),
+        ("GiB", &["g", "gb", "gib", "gbyte", "gbytes"]),
+        ("TiB", &["t", "tb", "tib", "tbyte", "tbytes"]),
+        ("Mbit", &["mbps", "mb/s", "mbit/s", "mbits"]),
+        ("Gbit", &["gbps", "gb/s", "gbit/s", "gbits"]),
+        ("ms", &["msec", "millis", "milliseconds"]),
+        ("s", &["sec", "secs", "second", "seconds"]),
+        ("m", &["min", "mins", "minute", "minutes"]),
+        ("h", &["hr", "hrs", "hour", "hours"]),
+        ("d", &["day", "days"]),
+    ];
+    let written = suffix.to_ascii_lowercase();
+    let (right, _) = SPELLINGS.into_iter().find(|(right, others)| {
+        suffixes.iter().any(|(name, _)| name == right)
+            && (others.contains(&&*written) || right.eq_ignore_ascii_case(&written))
+    })?;
+    Some(right)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_right_spelling_is_shown() {
+        for (unit, text, right) in [
+            (Unit::MiB, "10GB", "10GiB"),
+            (Unit::MiB, "512 mb", "512MiB"),
+            (Unit::MiB, "1.5T", "1.5TiB"),
+            (Unit::Mbit, "25Gbps", "25Gbit"),
+        ] {
+            let message = unit.parse(text).unwrap_err().to_string();
+            assert!(message.contains(&format!("did you mean \"{right}\"?")), "{message}");
+        }
+        for (text, right) in [("10min", "10m"), ("1 hour", "1h"), ("30 Sec", "30s")] {
+            let message = parse_span(text).unwrap_err().to_string();
+            assert!(message.contains(&format!("did you mean \"{right}\"?")), "{message}");
+        }
+        assert!(!parse_span("5 parsecs").unwrap_err().to_string().contains("did you mean"));
+    }
 
     #[test]
     fn quantities_read_back_as_written() {

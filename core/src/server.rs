@@ -275,6 +275,11 @@ impl Server {
         usable
     }
 
+    /// What the plan leaves of a resource, in sub-units. Negative if it is planned beyond what is there.
+    pub fn unplanned(&self, resource: ResourceId) -> i64 {
+        self.reservable_of(resource) - self.planned.amounts[resource]
+    }
+
     pub(crate) fn reservable_of(&self, resource: ResourceId) -> i64 {
         if !self.present {
             return 0;
@@ -295,13 +300,7 @@ impl Server {
     /// Whether the server has all these labels, apart from those that say how close slots must be ([`Topology`]), how
     /// many workers the job can have ([`Sizes`]), or how it starts and changes ([`Launcher`]).
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        let is_own = |label: &str| {
-            Topology::is_label(label)
-                || Sizes::is_label(label)
-                || BatchRange::is_label(label)
-                || Launcher::is_label(label)
-        };
-        labels.iter().all(|(key, value)| self.labels.get(key) == Some(value) || is_own(key))
+        labels.iter().all(|(key, value)| self.labels.get(key) == Some(value) || !is_of_servers(key))
     }
 
     /// Whether the server can take new slots of a job: also by the job's domain.
@@ -380,6 +379,11 @@ pub fn devices_match(kinds: &[ResourceId], demand: &Demand, devices: &Devices) -
     let suits = |device: u16| kinds.get(usize::from(device)).is_some_and(|has| wanted == GPU || *has == wanted);
     let total: u32 = devices.iter().map(|share| u32::from(share.milli)).sum();
     total == milli && devices.iter().all(|share| u32::from(share.milli) == each && suits(share.device))
+}
+
+/// Whether a label of a job asks for servers with it.
+pub(crate) fn is_of_servers(label: &str) -> bool {
+    !(Topology::is_label(label) || Sizes::is_label(label) || BatchRange::is_label(label) || Launcher::is_label(label))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! `trainmaster jobs`: the list of jobs, as a table or as JSON.
 
+use std::cmp::Reverse;
+
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use trainmaster_core::{Shape, Span};
@@ -32,6 +34,83 @@ pub(crate) struct JobsArgs {
     /// Also show tenants, queues and times of submission
     #[arg(long)]
     wide: bool,
+    /// As --wide
+    #[arg(long, short, value_name = "FORM", conflicts_with = "columns")]
+    output: Option<Form>,
+    /// Show these columns, in this order: job, name, state, shape, epoch, …
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', conflicts_with = "wide")]
+    columns: Vec<Field>,
+}
+
+/// A form of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Wide,
+}
+
+/// A column of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Field {
+    Job,
+    Name,
+    State,
+    Shape,
+    Epoch,
+    Step,
+    Loss,
+    Ends,
+    Speed,
+    Tenant,
+    Queue,
+    Submitted,
+    Progress,
+    Reason,
+}
+
+impl Field {
+    const USUAL: [Self; 9] =
+        [Self::Job, Self::Name, Self::State, Self::Shape, Self::Epoch, Self::Step, Self::Loss, Self::Ends, Self::Speed];
+    const WIDE: [Self; 3] = [Self::Tenant, Self::Queue, Self::Submitted];
+
+    /// The column. `asked`: the user named it, so it is never dropped.
+    fn column(self, asked: bool) -> Column {
+        let spare = |heading, rank| if asked { Column::key(heading) } else { Column::spare(heading, rank) };
+        match self {
+            Self::Job => Column::key("JOB"),
+            Self::Name => Column::key("NAME"),
+            Self::State => Column::key("STATE"),
+            Self::Shape => Column::key("SHAPE"),
+            Self::Epoch => spare("EPOCH", 2),
+            Self::Step => spare("STEP", 5),
+            Self::Loss => spare("LOSS", 3),
+            Self::Ends => spare("ENDS", 1),
+            Self::Speed => spare("STEPS/S", 4),
+            Self::Tenant => Column::key("TENANT"),
+            Self::Queue => Column::key("QUEUE"),
+            Self::Submitted => Column::key("SUBMITTED"),
+            Self::Progress => Column::key("PROGRESS"),
+            Self::Reason => Column::prose("REASON"),
+        }
+    }
+
+    fn entry(self, job: &JobRow) -> Entry {
+        match self {
+            Self::Job => job.job.into(),
+            Self::Name => Entry::from(&job.name),
+            Self::State => Entry::new(&job.state, job.mood()),
+            Self::Shape => job.shape().into(),
+            Self::Epoch => job.progress().into(),
+            Self::Step => job.step.into(),
+            Self::Loss => number(job.loss, 4).into(),
+            Self::Ends => job.end().into(),
+            Self::Speed => number(job.speed, 2).into(),
+            Self::Tenant => Entry::from(&job.tenant),
+            Self::Queue => Entry::from(&job.queue),
+            Self::Submitted => ago(job.submitted_ms).into(),
+            Self::Progress => job.bar(BAR).into(),
+            Self::Reason => job.reason.as_deref().unwrap_or_default().into(),
+        }
+    }
 }
 
 /// Columns of a bar.
@@ -72,8 +151,18 @@ enum Sorting {
     State,
     Tenant,
     Queue,
+    /// By the number of workers, the most first.
+    Shape,
+    Epoch,
+    Step,
+    /// The highest first.
+    Loss,
     /// By the predicted end, the next one first.
     Ends,
+    /// The slowest first.
+    Speed,
+    /// The latest first.
+    Submitted,
 }
 
 impl JobsArgs {
@@ -92,10 +181,21 @@ impl JobsArgs {
             Sorting::State => reply.jobs.sort_by(|a, b| a.state.cmp(&b.state)),
             Sorting::Tenant => reply.jobs.sort_by(|a, b| a.tenant.cmp(&b.tenant)),
             Sorting::Queue => reply.jobs.sort_by(|a, b| a.queue.cmp(&b.queue)),
+            Sorting::Shape => reply.jobs.sort_by_key(|job| Reverse((job.workers, job.servers))),
+            Sorting::Epoch => reply.jobs.sort_by_key(|job| job.epoch),
+            Sorting::Step => reply.jobs.sort_by_key(|job| job.step),
+            Sorting::Loss => reply.jobs.sort_by(|a, b| known(b.loss).total_cmp(&known(a.loss))),
             Sorting::Ends => reply.jobs.sort_by_key(|job| job.remaining_ms.unwrap_or(i64::MAX)),
+            Sorting::Speed => reply.jobs.sort_by(|a, b| known(a.speed).total_cmp(&known(b.speed))),
+            Sorting::Submitted => reply.jobs.sort_by_key(|job| Reverse(job.submitted_ms)),
         }
         reply
     }
+}
+
+/// What isn't known comes last where the highest is first, and first otherwise.
+fn known(value: Option<f64>) -> f64 {
+    value.unwrap_or(f64::NEG_INFINITY)
 }
 
 /// Runs the command.
@@ -109,7 +209,8 @@ pub(crate) async fn run(args: &JobsArgs, server: &ServerArgs, output: Output) ->
         .list(ListRequest { all: args.with_ended(), specs: false, ..ListRequest::default() })
         .await
         .map_err(|status| daemon.failure(&status))?;
-    let list = JobList { wide: args.wide, ..JobList::from(args.choose(reply.into_inner())) };
+    let wide = args.wide || args.output.is_some();
+    let list = JobList { wide, columns: args.columns.clone(), ..JobList::from(args.choose(reply.into_inner())) };
     output.show(&list)
 }
 
@@ -126,6 +227,9 @@ pub(crate) struct JobList {
     pub(crate) jobs: Vec<JobRow>,
     #[serde(skip)]
     wide: bool,
+    /// The columns that a user wants. Empty: the usual ones.
+    #[serde(skip)]
+    columns: Vec<Field>,
     /// Whether each job has a bar of its progress.
     #[serde(skip)]
     pub(crate) bars: bool,
@@ -187,6 +291,7 @@ impl From<ListReply> for JobList {
             next_decision_ms: reply.next_decision_ms,
             jobs,
             wide: false,
+            columns: Vec::new(),
             bars: false,
         }
     }
@@ -322,45 +427,17 @@ impl Show for JobList {
         if self.jobs.is_empty() {
             return self.head();
         }
-        let mut columns = vec![
-            Column::key("JOB"),
-            Column::key("NAME"),
-            Column::key("STATE"),
-            Column::key("SHAPE"),
-            Column::spare("EPOCH", 2),
-            Column::spare("STEP", 5),
-            Column::spare("LOSS", 3),
-            Column::spare("ENDS", 1),
-            Column::spare("STEPS/S", 4),
-        ];
-        if self.wide {
-            columns.extend([Column::key("TENANT"), Column::key("QUEUE"), Column::key("SUBMITTED")]);
+        let asked = !self.columns.is_empty();
+        let mut fields = self.columns.clone();
+        if !asked {
+            fields.extend(Field::USUAL);
+            fields.extend(self.wide.then_some(Field::WIDE).into_iter().flatten());
+            fields.extend(self.bars.then_some(Field::Progress));
+            fields.push(Field::Reason);
         }
-        if self.bars {
-            columns.push(Column::key("PROGRESS"));
-        }
-        columns.push(Column::prose("REASON"));
-        let mut sheet = Sheet::new(columns);
+        let mut sheet = Sheet::new(fields.iter().map(|field| field.column(asked)));
         for job in &self.jobs {
-            let mut row: Vec<Entry> = vec![
-                job.job.into(),
-                Entry::from(&job.name),
-                Entry::new(&job.state, job.mood()),
-                job.shape().into(),
-                job.progress().into(),
-                job.step.into(),
-                number(job.loss, 4).into(),
-                job.end().into(),
-                number(job.speed, 2).into(),
-            ];
-            if self.wide {
-                row.extend([Entry::from(&job.tenant), Entry::from(&job.queue), ago(job.submitted_ms).into()]);
-            }
-            if self.bars {
-                row.push(job.bar(BAR).into());
-            }
-            row.push(job.reason.as_deref().unwrap_or_default().into());
-            sheet.row(row);
+            sheet.row(fields.iter().map(|field| field.entry(job)));
         }
         format!("{}\n\n{}", sheet.on(paper), self.head())
     }
@@ -408,6 +485,10 @@ mod tests {
             (chosen("--sort name"), chosen("--sort ends"), chosen("--sort tenant")),
             ("abc".into(), "bac".into(), "cab".into())
         );
+        // Equal ones stay in the order of submission.
+        for other in ["shape", "epoch", "step", "loss", "speed", "submitted"] {
+            assert_eq!(chosen(&format!("--sort {other}")), "cab", "{other}");
+        }
         assert!(Line::try_parse_from(["jobs", "--state", "runing"]).is_err());
         assert!(JOB_STATES.iter().all(|state| STATES.contains(state)));
         let with_ended = |line: &str| Line::try_parse_from(line.split(' ')).unwrap().args.with_ended();
@@ -433,6 +514,22 @@ mod tests {
         assert_eq!(bar("completed", 10, None, Some(1)), "[==========] 100 %");
         assert_eq!(bar("cancelled", 10, None, Some(1)), "[===>      ]  25 %");
         assert_eq!(bar("waiting", 0, Some(f64::NAN), None), "[          ]   0 %");
+    }
+
+    #[test]
+    fn the_wanted_columns_are_shown_in_their_order_at_any_width() {
+        let status = JobStatus { name: "net".into(), queue: "night".into(), loss: Some(0.5), ..JobStatus::default() };
+        let args = |line: &str| Line::try_parse_from(line.split(' ')).map(|line| line.args);
+        let columns = args("jobs --columns queue,loss,name").unwrap().columns;
+        let reply = ListReply { jobs: vec![status], ..ListReply::default() };
+        let text = JobList { columns, ..JobList::from(reply) }.text(&Paper { width: Some(20), ..Paper::default() });
+        let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(lines.next().unwrap(), ["QUEUE", "LOSS", "NAME"]);
+        assert_eq!(lines.next().unwrap(), ["night", "0.5000", "net"]);
+        let error = args("jobs --columns colour").unwrap_err().to_string();
+        assert!(error.contains("colour") && error.contains("submitted"), "{error}");
+        assert!(args("jobs --columns name --wide").is_err());
+        assert!(args("jobs -o wide").unwrap().output.is_some());
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod traces;
 mod wait;
 mod watch;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, sync::LazyLock};
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
@@ -41,11 +41,25 @@ use self::act::Act;
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon reached, 4 doctor found problems.";
 
+/// The version with its commit, which `scripts/dist` tells, and what it was built for.
+fn build() -> &'static str {
+    static BUILD: LazyLock<String> = LazyLock::new(|| {
+        let commit = option_env!("TRAINMASTER_COMMIT").map_or_else(String::new, |commit| format!("commit {commit}, "));
+        let libc = if cfg!(target_env = "musl") { "static" } else { "dynamic" };
+        let kind = if cfg!(debug_assertions) { ", debug" } else { "" };
+        let features =
+            [("highs", cfg!(feature = "highs")), ("otel", cfg!(feature = "otel")), ("train", cfg!(feature = "train"))];
+        let features: String = features.iter().filter(|(_, has)| *has).map(|(name, _)| format!(", {name}")).collect();
+        format!("{} ({commit}{} {libc}{kind}{features})", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
+    });
+    &BUILD
+}
+
 /// Schedules distributed training jobs on an existing cluster manager.
 #[derive(Parser, Debug)]
 #[command(
     name = "trainmaster",
-    version,
+    version = build(),
     after_help = EXIT_CODES,
     subcommand_required = true,
     arg_required_else_help = true,

@@ -42,7 +42,7 @@ const TEXT: &str = "expected a text in quotes";
 const WHOLE: &str = "expected a whole number of 0 or more";
 
 /// Lines of a job file.
-const JOBS: [(&str, &[&str]); 48] = [
+const JOBS: [(&str, &[&str]); 49] = [
     ("name = 5", &["line 1", "integer `5`", TEXT]),
     ("name = \"\"", &["name: \"\"", NAME]),
     ("name = \"-x\"", &["name: \"-x\"", "must not start with '-'"]),
@@ -68,6 +68,7 @@ const JOBS: [(&str, &[&str]); 48] = [
     ("convergence = { patience = 0 }", &["convergence.patience: 0", "at least 1"]),
     ("convergence = { max_epoch = 5 }", &["`max_epoch`", "`delta`, `patience`, `max_epochs`"]),
     ("model_size = \"10MBs\"", &["model_size", "\"10MBs\"", SIZE]),
+    ("model_size = \"10MB\"", &["model_size", "\"10MB\"", "did you mean \"10MiB\"?"]),
     ("deadline = \"tomorrow\"", &["deadline", "\"tomorrow\"", DURATION]),
     ("deadline = \"-5s\"", &["deadline", "\"-5s\"", "negative", DURATION]),
     ("deadline = \"0s\"", &["deadline: \"0s\"", "above zero"]),
@@ -94,8 +95,9 @@ const JOBS: [(&str, &[&str]); 48] = [
 ];
 
 /// Tables of a job's workers.
-const WORKERS: [(&str, &[&str]); 17] = [
+const WORKERS: [(&str, &[&str]); 18] = [
     ("5", &["worker = 5", "expected a table"]),
+    ("{ cpu = 1, command = \"python 'x\" }", &["worker.command", "missing closing quote"]),
     ("{}", &["worker.cpu", "give at least one resource"]),
     ("{ cpu = 0 }", &["worker.cpu", "give at least one resource"]),
     ("{ cpu = -1 }", &["worker.cpu: \"-1\"", "negative", "write a number such as 2"]),
@@ -152,7 +154,7 @@ const CONFIGURATIONS: [(&str, &[&str]); 30] = [
 ];
 
 /// Configurations that are read, but not allowed.
-const WRONG: [(&str, &[&str]); 11] = [
+const WRONG: [(&str, &[&str]); 15] = [
     ("listen = \"0.0.0.0:7070\"", &["listen: 0.0.0.0:7070", "needs TLS"]),
     ("names = [\"a b\"]", &["names: \"a b\"", "a host's name, such as"]),
     ("advertise = \"nowhere\"", &["advertise: \"nowhere\"", "such as \"http://node1:7070\""]),
@@ -160,6 +162,10 @@ const WRONG: [(&str, &[&str]); 11] = [
     ("[limits]\nconnections = 0", &["limits.connections: 0", "at least 1"]),
     ("[limits]\nlists = 0", &["limits.lists: 0", "at least 1"]),
     ("[limits]\nrequest_bytes = 0", &["limits.request_bytes: 0", "at least 1"]),
+    ("[limits]\nreports_per_second = 0", &["limits.reports_per_second: 0", "at least 1"]),
+    ("[limits]\nwatchers_per_job = 0", &["limits.watchers_per_job: 0", "at least 1"]),
+    ("[journal]\nsnapshot_records = 0", &["journal.snapshot_records: 0", "at least 1"]),
+    ("otlp = \"collector:4317\"", &["otlp: \"collector:4317\"", "\"http://127.0.0.1:4317\""]),
     ("[journal]\nwaiting_bytes = 0", &["journal.waiting_bytes: 0", "at least 1"]),
     ("[journal]\nwrite_limit = \"0s\"", &["journal.write_limit: \"0s\"", "above zero"]),
     ("[decision]\nlimit = \"0s\"", &["decision.limit: \"0s\"", "above zero"]),

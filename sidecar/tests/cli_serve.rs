@@ -79,7 +79,7 @@ impl Served {
         Self { child, url: serving["url"].as_str().unwrap().to_owned() }
     }
 
-    fn ask(&self, args: &[&str]) -> Output {
+    pub(crate) fn ask(&self, args: &[&str]) -> Output {
         trainmaster(&[&["--server", &self.url], args].concat()).output().unwrap()
     }
 
@@ -91,7 +91,7 @@ impl Served {
     }
 
     #[track_caller]
-    fn json(&self, args: &[&str]) -> Value {
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         serde_json::from_str(&self.works(&[args, &["--json"]].concat())).unwrap()
     }
 

@@ -6,6 +6,7 @@ mod cli_demo;
 mod cli_logs;
 mod cli_offline;
 mod cli_policy;
+mod cli_refusals;
 mod cli_replay;
 mod cli_serve;
 mod cli_simulate;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use rustix::fs::{Access, access};
+use trainmaster_core::JobSpec;
 
 use super::{
     daemon::Daemon,
@@ -81,10 +82,16 @@ pub struct AdapterInfo {
     pub start: fn(Launch, Arc<dyn Daemon>, Shutdown) -> anyhow::Result<Running>,
     /// Reads what a job's programs print, if the adapter keeps it. The job may be unknown to it.
     pub logs: Option<OpenLogs>,
+    /// Checks whether a job's programs could be started here, for adapters that start them themselves. The error names
+    /// the key.
+    pub check_job: Option<CheckJob>,
 }
 
 /// Opens the logs of a job.
 pub type OpenLogs = fn(&Launch, LogsOf) -> Box<dyn Logs>;
+
+/// Checks a job before its submission. Waits for the disk.
+pub type CheckJob = fn(&Launch, &JobSpec) -> Result<(), String>;
 
 /// An adapter's own command: `trainmaster <adapter> <command> …`.
 #[derive(Clone, Copy, Debug)]

@@ -24,8 +24,8 @@ pub use self::{
     daemon::{Daemon, Observations, Plans},
     follower::{Follower, Follows, Named, Taken},
     info::{
-        AdapterCommand, AdapterInfo, Adapters, Check, CommandAnswer, DaemonAddress, Health, Launch, OpenLogs, Running,
-        Shutdown, nearest_folder,
+        AdapterCommand, AdapterInfo, Adapters, Check, CheckJob, CommandAnswer, DaemonAddress, Health, Launch, OpenLogs,
+        Running, Shutdown, nearest_folder,
     },
     logs::{LONGEST_PART, LogPart, Logs, LogsOf, MOST_LOGS},
     order::{Action, MOST_SLOTS, Order, Run, Token},

@@ -149,10 +149,11 @@ fn mode(state: &State, job: &Job, findings: &mut Vec<Finding>) {
 fn reason(state: &State, job: &Job, findings: &mut Vec<Finding>) {
     if let Some(reason) = job.verdict.reason() {
         let now = state.never_fits(job).unwrap_or_else(|| reason.refreshed(state, job));
+        let label = state.missing_label(&now, &job.spec).map(|label| format!("; {label}")).unwrap_or_default();
         findings.push(Finding {
             topic: Topic::Reason(reason.kind()),
             blocks: true,
-            text: now.describe_to(state, &job.spec.tenant),
+            text: now.describe_to(state, &job.spec.tenant) + &label,
         });
     }
 }

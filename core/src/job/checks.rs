@@ -46,6 +46,13 @@ impl JobSpec {
                 return Err(JobSpecError { key: key.into(), problem: "\"0s\" must be above zero".into() });
             }
         }
+        for (role, key) in [(Some(&self.worker), "worker.command"), (self.server.as_ref(), "server.command")] {
+            if let Some(Err(error)) = role.map(|role| shell_words::split(&role.command)) {
+                // More people may read the error than the command.
+                let problem = format!("{error}; write it as for a shell, with each quote closed");
+                return Err(JobSpecError { key: key.into(), problem });
+            }
+        }
         let start = self.start();
         let checks =
             [Launcher::of(&start).err(), Launcher::processes(&start).err(), Elastic::check(&self.labels).err()];

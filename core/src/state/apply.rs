@@ -167,6 +167,7 @@ impl State {
         let worker = self.first_type(spec, worker, &server);
         if let Some(reason) = self.hopeless(spec, &worker, &server) {
             let mut text = reason.describe(self);
+            text.extend(self.missing_label(&reason, spec).map(|label| format!("; {label}")));
             if self.fits_mixed(spec, &worker, &server) {
                 text += "; all its workers get GPUs of one type, but \"gpu:*\" in place of gpu mixes types";
             }

@@ -1,15 +1,22 @@
 //! Check whether a job could run on the present cluster if it were alone.
 
+use std::collections::BTreeSet;
+
 use super::State;
 use crate::{
     ids::{ResourceId, ServerId},
     job::{Demand, Job, JobSpec},
     reason::{Reason, Scope},
     resources::{Amounts, CPU},
-    server::Server,
+    server::{Server, is_of_servers},
     shape::Role,
+    text::shown,
     topology::Domain,
 };
+
+/// Maximum number of values of a label in a text, and of bytes of each.
+const MOST_SHOWN: usize = 8;
+const LONGEST: usize = 64;
 
 impl State {
     /// Why a job can't run on the present cluster, even alone and in its smallest shape. Either no server could hold
@@ -27,6 +34,36 @@ impl State {
         all().next()?;
         let reason = self.hopeless_on(all, spec, worker, server);
         reason.or_else(|| self.fits_no_domain(spec, worker, server))
+    }
+
+    /// If servers lack a job's labels: the label that no server has, and the values that there are. O(labels of the job
+    /// · servers).
+    pub(crate) fn missing_label(&self, reason: &Reason, spec: &JobSpec) -> Option<String> {
+        let Reason::NeverFits { server: None, .. } = reason else { return None };
+        let has =
+            |key: &String, value: &String| self.present_servers().any(|server| server.labels.get(key) == Some(value));
+        let asked = || spec.labels.iter().filter(|(key, _)| is_of_servers(key));
+        let Some((key, value)) = asked().find(|(key, value)| !has(key, value)) else {
+            if self.present_servers().any(|server| server.matches(&spec.labels)) {
+                // It takes no slots of the role.
+                return None;
+            }
+            let all: Vec<_> =
+                asked().take(MOST_SHOWN).map(|(key, value)| format!("{key} = {}", shown(value, LONGEST))).collect();
+            return Some(format!("no server has all of {}", all.join(", ")));
+        };
+        let values: BTreeSet<_> = self.present_servers().filter_map(|server| server.labels.get(key)).collect();
+        let listed: Vec<_> = values.iter().take(MOST_SHOWN).map(|value| shown(value, LONGEST)).collect();
+        let more = if values.len() > listed.len() { " and others" } else { "" };
+        Some(match listed[..] {
+            [] => format!("no server has a label {}", shown(key, LONGEST)),
+            _ => format!(
+                "no server has {} = {}; there are {}{more}",
+                shown(key, LONGEST),
+                shown(value, LONGEST),
+                listed.join(", ")
+            ),
+        })
     }
 
     /// Whether a job could run alone on the servers of a domain.

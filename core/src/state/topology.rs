@@ -205,7 +205,7 @@ impl<'a> Free<'a> {
         let scarce = scarce(&total);
         let state = self.state;
         let by_free = self.by_free.entry(scarce).or_insert_with(|| {
-            let mut all: Vec<_> = state.present_servers().map(|server| (free_of(server, scarce), server.id)).collect();
+            let mut all: Vec<_> = state.present_servers().map(|server| (server.unplanned(scarce), server.id)).collect();
             all.sort_unstable();
             all
         });
@@ -214,7 +214,7 @@ impl<'a> Free<'a> {
         let first = by_free.partition_point(|(free, _)| *free < total[scarce]);
         let now = job.domain.as_ref().filter(|now| now.level == Level::Server).and_then(|now| now.servers.first());
         let after = now.map_or(first, |now| {
-            by_free.partition_point(|entry| *entry <= (free_of(state.server(*now), scarce), *now)).max(first)
+            by_free.partition_point(|entry| *entry <= (state.server(*now).unplanned(scarce), *now)).max(first)
         });
         let mut found = Vec::new();
         let mut is_complete = true;
@@ -247,7 +247,7 @@ impl<'a> Free<'a> {
 
     /// The free room of a single server, without the room that jobs were promised there alone.
     fn left_of(&self, server: &Server, resource: ResourceId) -> i64 {
-        free_of(server, resource) - self.promised.get(&server.id).map_or(0, |promised| promised[resource])
+        server.unplanned(resource) - self.promised.get(&server.id).map_or(0, |promised| promised[resource])
     }
 
     /// Whether the servers of a domain have room for each slot of a shape, as far as the visits last. The two roles are
@@ -262,7 +262,7 @@ impl<'a> Free<'a> {
                 continue;
             }
             let room = |role: Role, demand: &Demand| match server.hosts.takes(role) {
-                true => slots_for(demand, |resource| free_of(server, resource)),
+                true => slots_for(demand, |resource| server.unplanned(resource)),
                 false => 0,
             };
             workers += room(Role::Worker, &job.worker).min(free_devices(server, &job.worker));
@@ -321,10 +321,6 @@ fn next_domain<'a>(
         }
     }
     None
-}
-
-fn free_of(server: &Server, resource: ResourceId) -> i64 {
-    server.reservable_of(resource) - server.planned.amounts[resource]
 }
 
 /// The resource by which domains are compared.
@@ -582,7 +578,7 @@ impl State {
     /// O(servers).
     pub fn free_gpus(&self) -> (i64, Vec<(Level, i64)>) {
         let open = || self.present_servers().filter(|server| !server.draining);
-        let free = |server: &Server| free_of(server, GPU).max(0);
+        let free = |server: &Server| server.unplanned(GPU).max(0);
         let (mut all, mut largest) = (0, 0);
         for server in open() {
             all += free(server);
@@ -600,7 +596,7 @@ impl State {
         let domain = job.domain.clone()?;
         let scarce = scarce(&job.total(job.spec.requested()));
         let servers = domain.servers.iter().map(|id| self.server(*id)).filter(|server| !server.draining);
-        let free = servers.map(|server| free_of(server, scarce).max(0)).sum();
+        let free = servers.map(|server| server.unplanned(scarce).max(0)).sum();
         Some((domain, scarce, free))
     }
 }

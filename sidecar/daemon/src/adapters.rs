@@ -3,7 +3,7 @@
 use std::{fs, net::SocketAddr, sync::Arc};
 
 use tokio::{sync::watch, task::JoinSet};
-use trainmaster_manager::{Launch, OpenLogs, Running, Shutdown};
+use trainmaster_manager::{CheckJob, Launch, OpenLogs, Running, Shutdown};
 
 use super::{
     config::{AdapterChoice, Config},
@@ -93,6 +93,13 @@ pub(crate) fn keeper_of_logs(config: &Config) -> Option<(Launch, OpenLogs)> {
         let logs = config.available.find(&choice.name).ok()?.logs?;
         Some((launch(config, &choice, url.clone()), logs))
     })
+}
+
+/// The check of a job's programs, with its arguments, if one adapter of the daemon starts all of them.
+pub(crate) fn check_of_jobs(config: &Config) -> Option<(String, Launch, CheckJob)> {
+    let [choice] = &chosen(config)[..] else { return None };
+    let check = config.available.find(&choice.name).ok()?.check_job?;
+    Some((choice.name.clone(), launch(config, choice, url(config.tls.is_some(), config.listen)), check))
 }
 
 fn prepare(

@@ -60,7 +60,13 @@ use self::{
     adapters::RunningAdapters,
     host::{Host, HostMetrics, Opened},
     log::LogMetric,
-    services::{Services, admin::AdminService, jobs::JobsService, logs::LogSource, manager::ManagerService},
+    services::{
+        Services,
+        admin::AdminService,
+        jobs::{JobsService, ProgramCheck},
+        logs::LogSource,
+        manager::ManagerService,
+    },
 };
 
 /// A running daemon.
@@ -112,9 +118,11 @@ impl Daemon {
         let opened = opened.await.map_err(std::io::Error::other)??;
         let (host, thread) = host::start(opened, config.host_options(), metrics.host, feed.clone())?;
 
+        let check = adapters::check_of_jobs(&config);
+        let check = check.map(|(name, launch, check)| ProgramCheck { manager: name.into(), launch, check });
         let logs = LogSource::new(adapters::keeper_of_logs(&config), config.grace);
         let services = Services {
-            jobs: JobsService::new(host.clone(), logs),
+            jobs: JobsService::new(host.clone(), logs, check),
             manager: ManagerService::new(host.clone(), &config),
         };
         let (close, closed) = oneshot::channel::<()>();

@@ -38,8 +38,14 @@ pub enum Failure {
 const LOST: [&str; 3] = ["connection closed", "reset by peer", "roken pipe"];
 
 /// Advice for some errors of connections.
-const HINTS: [(&str, &str); 3] = [
+const HINTS: [(&str, &str); 6] = [
     ("UnknownIssuer", ": --ca names the file of the authority that certifies it"),
+    ("not valid for name", ": call it by a name in its certificate, or add this one: `trainmaster certs init --host`"),
+    (
+        "certificate expired",
+        ": its certificate has run out; `trainmaster certs init` makes a new one. Or this clock is wrong",
+    ),
+    ("certificate not valid yet", ": its certificate isn't valid yet. Perhaps this clock is wrong"),
     ("frame with invalid size", ": it may speak TLS; write https://"),
     ("InvalidContentType", ": it speaks without TLS; write http://"),
 ];

@@ -116,8 +116,8 @@ impl Default for LimitsConfig {
 }
 
 impl Config {
-    /// The first limit of 0 with which the daemon would answer no call or make no decision, and what is allowed. Other
-    /// limits of 0 have a use: `limits.jobs = 0` closes submission.
+    /// The first limit of 0 with which the daemon would answer no call, make no decision or take no report, and what is
+    /// allowed. Other limits of 0 have a use: `limits.jobs = 0` closes submission.
     pub(super) fn zero(&self) -> Option<(&'static str, &'static str)> {
         let Self { decision, journal, limits, .. } = self;
         const SOME: &str = "0 must be at least 1";
@@ -127,9 +127,15 @@ impl Config {
             ("decision.steps", SOME, decision.steps == 0),
             ("journal.waiting_bytes", SOME, journal.waiting_bytes == 0),
             ("journal.write_limit", TIME, journal.write_limit.is_zero()),
+            ("journal.snapshot_bytes", SOME, journal.snapshot_bytes == 0),
+            ("journal.snapshot_records", SOME, journal.snapshot_records == 0),
             ("limits.connections", SOME, limits.connections == 0),
             ("limits.lists", SOME, limits.lists == 0),
             ("limits.request_bytes", SOME, limits.request_bytes == 0),
+            ("limits.reports_per_second", SOME, limits.reports_per_second == 0),
+            ("limits.job_bytes_per_second", SOME, limits.job_bytes_per_second == 0),
+            ("limits.tenant_bytes_per_second", SOME, limits.tenant_bytes_per_second == 0),
+            ("limits.watchers_per_job", SOME, limits.watchers_per_job == 0),
         ];
         all.into_iter().find(|(.., is_zero)| *is_zero).map(|(key, allowed, _)| (key, allowed))
     }
@@ -168,12 +174,7 @@ impl Config {
         let JournalConfig { snapshot_records, snapshot_bytes, waiting_bytes, write_limit, .. } = self.journal;
         HostOptions {
             tickets: TicketLimits { decision: limit, budget: self.budget(), fits_wait, fits_every },
-            journal: JournalLimits {
-                snapshot_records: snapshot_records.max(1),
-                snapshot_bytes: snapshot_bytes.max(1),
-                waiting_bytes,
-                write_limit,
-            },
+            journal: JournalLimits { snapshot_records, snapshot_bytes, waiting_bytes, write_limit },
             grace: Span(i64::try_from(self.grace.as_millis()).unwrap_or(i64::MAX)),
             jobs: JobLimits { all: self.limits.jobs, tenant: self.limits.jobs_per_tenant },
         }

@@ -45,6 +45,7 @@ pub(super) struct Census {
     jobs: IntGaugeVec,
     gpus: GaugeVec,
     used_gpus: GaugeVec,
+    free_gpus: GaugeVec,
     waiting: IntGaugeVec,
     longest_wait: Gauge,
     tenants: Group,
@@ -148,6 +149,11 @@ impl Census {
             jobs: add.gauges("jobs", "Active jobs, by state", "state")?,
             gpus: add.real_gauges("gpus", "GPUs of the servers that are there, by type", "type")?,
             used_gpus: add.real_gauges("used_gpus", used, "type")?,
+            free_gpus: add.real_gauges(
+                "free_gpus",
+                "GPUs that the plan leaves free, by type. Of servers with several types, the split is approximate",
+                "type",
+            )?,
             waiting: add.gauges("waiting_jobs", waiting, "reason")?,
             longest_wait: add
                 .real_gauge("longest_wait_seconds", "The longest present wait of all jobs. Pauses don't count")?,
@@ -177,33 +183,39 @@ impl Census {
         let all = &state.resources;
         let ids = (0..all.count()).map(|at| ResourceId(at as u16));
         let types: Vec<_> = ids.filter_map(|id| Some((id, all.name(id).strip_prefix("gpu:")?))).collect();
-        let mut sums: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
+        let mut sums: BTreeMap<&str, [i64; 3]> = BTreeMap::new();
         for server in state.present_servers().filter(|server| server.capacity[GPU] > 0) {
             let (there, used): (&Amounts, &Amounts) = (&server.capacity, &server.charged.amounts);
-            let mut add = |name, there, used| {
+            // A draining server takes no slots.
+            let free = |id: ResourceId| if server.draining { 0 } else { server.unplanned(id).max(0) };
+            let mut add = |name, there, used, free| {
                 let sum = sums.entry(name).or_default();
-                *sum = (sum.0 + there, sum.1 + used);
+                *sum = [sum[0] + there, sum[1] + used, sum[2] + free];
             };
             let mine = types.iter().filter(|(id, _)| there[*id] > 0);
             if let Some((_, name)) = mine.clone().next().filter(|_| mine.clone().count() == 1) {
                 // Its GPUs have this type even if jobs take any type.
-                add(name, there[GPU], used[GPU]);
+                add(name, there[GPU], used[GPU], free(GPU));
                 continue;
             }
-            let (mut rest, mut used_rest) = (there[GPU], used[GPU]);
+            let (mut rest, mut used_rest, mut free_rest) = (there[GPU], used[GPU], free(GPU));
             for (id, name) in mine {
-                add(name, there[*id], used[*id]);
-                (rest, used_rest) = (rest - there[*id], used_rest - used[*id]);
+                // Jobs that take any type use it, too.
+                let free = free(*id).min(free_rest);
+                add(name, there[*id], used[*id], free);
+                (rest, used_rest, free_rest) = (rest - there[*id], used_rest - used[*id], free_rest - free);
             }
-            if rest > 0 || used_rest > 0 {
-                add(UNTYPED, rest, used_rest);
+            if rest > 0 || used_rest > 0 || free_rest > 0 {
+                add(UNTYPED, rest, used_rest, free_rest);
             }
         }
         self.gpus.reset();
         self.used_gpus.reset();
-        for (name, (there, used)) in sums {
+        self.free_gpus.reset();
+        for (name, [there, used, free]) in sums {
             self.gpus.with_label_values(&[name]).set(there as f64 / 1000.0);
             self.used_gpus.with_label_values(&[name]).set(used as f64 / 1000.0);
+            self.free_gpus.with_label_values(&[name]).set(free as f64 / 1000.0);
         }
     }
 

@@ -96,6 +96,11 @@ impl Host {
         self.changed.clone()
     }
 
+    /// Counts a refused submission.
+    pub(crate) fn refused(&self, code: tonic::Code) {
+        self.metrics.refused(code);
+    }
+
     /// Resolves once the owner has ended.
     pub(crate) async fn closed(&self) {
         self.commands.closed().await;
@@ -144,8 +149,7 @@ impl Host {
         let metrics = self.metrics.clone();
         let sampled = task::spawn_blocking(move || {
             metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);
-            let (free, largest) = state.free_gpus();
-            metrics.free_gpus.set(free as f64 / 1000.0);
+            let (_, largest) = state.free_gpus();
             // A level that no server has any more isn't told.
             metrics.largest_free_gpus.reset();
             for (level, free) in largest {

@@ -1,6 +1,7 @@
 //! The owner's metrics.
 
 use prometheus::{Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
+use tonic::Code;
 use trainmaster_core::{End, Job, Span, Time};
 use trainmaster_host::{ERRORS, JournalMetrics, TicketMetrics};
 use trainmaster_net::Adder;
@@ -23,10 +24,10 @@ pub(crate) struct HostMetrics {
     pub(super) managers: IntGauge,
     pub(super) age: Gauge,
     pub(super) sampled: IntGauge,
-    pub(super) free_gpus: Gauge,
     pub(super) largest_free_gpus: GaugeVec,
     pub(super) census: Census,
     pub(super) submitted: IntCounter,
+    refused: IntCounterVec,
     ended: IntCounterVec,
     first_start: Histogram,
     completion: Histogram,
@@ -37,6 +38,17 @@ pub(crate) struct HostMetrics {
     epochs_error: Histogram,
     remaining_error: Histogram,
 }
+
+/// Reasons for refused submissions, by the codes of their answers.
+const REFUSALS: [(&str, &[Code]); 6] = [
+    ("denied", &[Code::PermissionDenied, Code::Unauthenticated]),
+    ("duplicate", &[Code::AlreadyExists]),
+    ("full", &[Code::ResourceExhausted]),
+    ("impossible", &[Code::FailedPrecondition]),
+    ("invalid", &[Code::InvalidArgument]),
+    (OTHER, &[]),
+];
+const OTHER: &str = "other";
 
 /// The build, as a label of a metric that is always 1.
 fn build_info(add: Adder<'_>) -> Result<(), prometheus::Error> {
@@ -96,7 +108,6 @@ impl HostMetrics {
                 "sampled",
                 "1 if the gauges of jobs, servers and decisions are current; 0 if the scheduler didn't answer in time",
             )?,
-            free_gpus: add.real_gauge("free_gpus", "GPUs that the plan leaves free")?,
             largest_free_gpus: add.real_gauges(
                 "largest_free_gpus",
                 "The most GPUs that the plan leaves free in one server, rack, block or zone",
@@ -104,6 +115,12 @@ impl HostMetrics {
             )?,
             census: Census::register(add)?,
             submitted: add.counter("jobs_submitted_total", "Submitted jobs")?,
+            refused: add.counters(
+                "submissions_refused_total",
+                "Refused submissions, by reason",
+                "reason",
+                &REFUSALS.map(|(word, _)| word),
+            )?,
             ended: add.counters("jobs_ended_total", "Ended jobs, by state", "state", &ENDS.map(end_name))?,
             first_start: add.histogram("first_start_seconds", FIRST_START, &WAITS)?,
             completion: add.histogram(
@@ -131,6 +148,12 @@ impl HostMetrics {
                 &LONG,
             )?,
         })
+    }
+
+    /// Counts a refused submission.
+    pub(crate) fn refused(&self, code: Code) {
+        let word = REFUSALS.into_iter().find(|(_, codes)| codes.contains(&code)).map_or(OTHER, |(word, _)| word);
+        self.refused.with_label_values(&[word]).inc();
     }
 
     /// The record of predictions, empty.

@@ -5,13 +5,14 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use futures_util::{Stream, stream};
 use prost::Message;
 use tokio::{
-    sync::{Mutex, watch},
+    sync::{Mutex, Semaphore, watch},
     task::spawn_blocking,
-    time::sleep,
+    time::{sleep, timeout},
 };
 use tonic::{Request, Response, Status};
-use trainmaster_core::{Verdict, reason::Reason};
+use trainmaster_core::{JobSpec, Verdict, reason::Reason};
 use trainmaster_feed::Token;
+use trainmaster_manager::{CheckJob, Launch};
 use trainmaster_proto::{
     external_from_wire, spec_from_job,
     v1::{
@@ -30,6 +31,11 @@ use crate::{
 /// Minimum interval between a watcher's updates.
 const PACE: Duration = Duration::from_millis(100);
 
+/// Maximum time for looking up a job's programs, and maximum number of such checks at a time. Beyond, a job is taken
+/// unchecked.
+const LOOK_UP: Duration = Duration::from_secs(2);
+const CHECKS: usize = 4;
+
 /// Maximum number of jobs that a list is limited to.
 const MOST_NAMED: usize = 1000;
 
@@ -40,6 +46,17 @@ pub(crate) struct JobsService {
     /// The latest lists for watchers: of active jobs, and of all.
     lists: Arc<[Mutex<Option<Arc<Listed>>>; 2]>,
     logs: Arc<LogSource>,
+    /// Of the manager that starts the jobs' programs.
+    check: Option<Arc<ProgramCheck>>,
+    checks: Arc<Semaphore>,
+}
+
+/// The check of jobs' programs by the adapter that starts them.
+pub(crate) struct ProgramCheck {
+    /// The adapter's name, which is its manager's.
+    pub(crate) manager: Arc<str>,
+    pub(crate) launch: Launch,
+    pub(crate) check: CheckJob,
 }
 
 /// A list that watchers share.
@@ -50,8 +67,9 @@ struct Listed {
 }
 
 impl JobsService {
-    pub(crate) fn new(host: Host, logs: LogSource) -> Self {
-        Self { host, lists: Arc::default(), logs: Arc::new(logs) }
+    pub(crate) fn new(host: Host, logs: LogSource, check: Option<ProgramCheck>) -> Self {
+        let checks = Arc::new(Semaphore::new(CHECKS));
+        Self { host, lists: Arc::default(), logs: Arc::new(logs), check: check.map(Arc::new), checks }
     }
 
     /// A list that is at least as new as a version. It is made once for all watchers.
@@ -63,6 +81,59 @@ impl JobsService {
         let reply = list(&self.host, all, false, Scope::All).await?;
         let listed = Listed { version, hash: blake3::hash(&reply.encode_to_vec()), reply };
         Ok(newest.insert(Arc::new(listed)).clone())
+    }
+
+    /// Takes a submission.
+    async fn take(&self, request: Request<v1::SubmitRequest>) -> Result<v1::SubmitReply, Status> {
+        let who = Who::of(&request)?;
+        let v1::SubmitRequest { job, external } = request.into_inner();
+        let job = job.ok_or_else(|| Status::invalid_argument("job: is missing"))?;
+        let mut spec = Box::new(spec_from_job(job)?);
+        let external = external.map(external_from_wire).transpose()?;
+        who.own(&mut spec, external.as_ref().map(|external| external.cluster.as_str()))?;
+        if external.is_none() {
+            spec = self.find_programs(spec).await?;
+        }
+        let mut random = [0; 16];
+        getrandom::fill(&mut random)
+            .map_err(|error| Status::internal(format!("no random bits for a token: {error}")))?;
+        let token = Token::new(random);
+        let mut text = token.reveal().to_owned();
+        let Submitted { job, is_new } = self.host.submit(Submission { spec, external, token }, who).await?;
+        if !is_new {
+            text.clear();
+        }
+        let read = self.host.read(move |view| {
+            let submitted = view.scheduler.state().job(job);
+            let waits = submitted.is_some_and(|job| job.verdict == Verdict::Wait(Reason::NotConsidered));
+            let caveats = submitted.map(|job| view.scheduler.caveats(&job.spec)).unwrap_or_default();
+            (view.next_decision().filter(|_| waits), caveats)
+        });
+        let (next_decision_ms, notes) = read.await?;
+        Ok(v1::SubmitReply { job: job.0, token: text, next_decision_ms, notes })
+    }
+
+    /// Looks up a job's programs, unless another manager has servers, and perhaps the programs.
+    async fn find_programs(&self, spec: Box<JobSpec>) -> Result<Box<JobSpec>, Status> {
+        let Some(check) = self.check.clone() else { return Ok(spec) };
+        let manager = check.manager.clone();
+        let is_alone = self.host.read(move |view| {
+            let state = view.scheduler.state();
+            let mut managers = state.present_servers().map(|server| state.manager_of(server.id)).peekable();
+            managers.peek().is_some() && managers.all(|of| of == Some(&manager))
+        });
+        // A disk that hangs holds up few threads, and no job.
+        let turn = self.checks.clone().try_acquire_owned();
+        let (true, Ok(turn)) = (is_alone.await?, turn) else { return Ok(spec) };
+        let copy = spec.clone();
+        let checked = spawn_blocking(move || {
+            let _turn = turn;
+            (check.check)(&check.launch, &copy)
+        });
+        match timeout(LOOK_UP, checked).await {
+            Ok(Ok(Err(problem))) => Err(Status::invalid_argument(problem)),
+            _ => Ok(spec),
+        }
     }
 
     pub(crate) fn into_server(self) -> JobsServer<Self> {
@@ -81,29 +152,11 @@ impl Jobs for JobsService {
     type LogsStream = Pin<Box<dyn Stream<Item = Result<v1::LogsReply, Status>> + Send>>;
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitReply>, Status> {
-        let who = Who::of(&request)?;
-        let v1::SubmitRequest { job, external } = request.into_inner();
-        let job = job.ok_or_else(|| Status::invalid_argument("job: is missing"))?;
-        let mut spec = Box::new(spec_from_job(job)?);
-        let external = external.map(external_from_wire).transpose()?;
-        who.own(&mut spec, external.as_ref().map(|external| external.cluster.as_str()))?;
-        let mut random = [0; 16];
-        getrandom::fill(&mut random)
-            .map_err(|error| Status::internal(format!("no random bits for a token: {error}")))?;
-        let token = Token::new(random);
-        let mut text = token.reveal().to_owned();
-        let Submitted { job, is_new } = self.host.submit(Submission { spec, external, token }, who).await?;
-        if !is_new {
-            text.clear();
+        let submitted = self.take(request).await;
+        if let Err(status) = &submitted {
+            self.host.refused(status.code());
         }
-        let read = self.host.read(move |view| {
-            let submitted = view.scheduler.state().job(job);
-            let waits = submitted.is_some_and(|job| job.verdict == Verdict::Wait(Reason::NotConsidered));
-            let caveats = submitted.map(|job| view.scheduler.caveats(&job.spec)).unwrap_or_default();
-            (view.next_decision().filter(|_| waits), caveats)
-        });
-        let (next_decision_ms, notes) = read.await?;
-        Ok(Response::new(v1::SubmitReply { job: job.0, token: text, next_decision_ms, notes }))
+        submitted.map(Response::new)
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelReply>, Status> {

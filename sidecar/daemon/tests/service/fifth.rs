@@ -27,6 +27,7 @@ const TOY: AdapterInfo = AdapterInfo {
     doctor: |_| Vec::new(),
     start,
     logs: None,
+    check_job: None,
 };
 
 fn start(_: Launch, daemon: Arc<dyn Scheduler>, shutdown: Shutdown) -> anyhow::Result<Running> {

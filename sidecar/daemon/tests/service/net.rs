@@ -162,7 +162,7 @@ async fn metrics_and_jobs_are_on_the_same_port() {
         "trainmaster_journal_broken 0",
         "trainmaster_reports_accepted_total 0",
         "trainmaster_decision_age_seconds",
-        "trainmaster_free_gpus ",
+        "trainmaster_free_gpus{type=\"untyped\"} ",
         "trainmaster_largest_free_gpus{level=\"server\"} ",
     ] {
         assert!(metrics.contains(line), "{line} is missing in {metrics}");

@@ -1,0 +1,78 @@
+//! Jobs that can't run, and calls that can't be made: what is wrong, and what would be right.
+
+use std::{fs, path::Path, process::Command, thread::sleep, time::Duration};
+
+use tempfile::TempDir;
+
+use super::cli_serve::{Served, refuses, trainmaster};
+
+/// A daemon with two virtual servers with labels.
+fn daemon(folder: &Path) -> Served {
+    let cluster = folder.join("cluster.toml");
+    let server = |name: &str, zone: &str| {
+        format!("[[server]]\nname = \"{name}\"\ncpu = 4\nmemory = \"1GiB\"\nlabels = {{ zone = \"{zone}\" }}\n")
+    };
+    fs::write(&cluster, server("a", "north") + &server("b", "south")).unwrap();
+    Served::at("127.0.0.1:0", &format!("local={}", cluster.display()), &folder.join("state"), &["--engine", "fifo"])
+}
+
+#[test]
+fn jobs_that_can_never_run_are_refused_with_what_there_is_and_hold_nothing() {
+    let folder = TempDir::new().unwrap();
+    let daemon = daemon(folder.path());
+    // The manager tells its servers a moment after the start.
+    while daemon.json(&["nodes"])["nodes"].as_array().is_none_or(|nodes| nodes.len() < 2) {
+        sleep(Duration::from_millis(50));
+    }
+    let submit = |text: &str| {
+        let path = folder.path().join("job.toml");
+        let mode = if text.contains("server =") { "sync" } else { "allreduce" };
+        fs::write(&path, format!("name = \"net\"\nmode = \"{mode}\"\n{text}\n")).unwrap();
+        daemon.ask(&["submit", path.to_str().unwrap()])
+    };
+    for (text, words) in [
+        ("worker = { cpu = 1, command = \"no-such-program x\" }", &["worker.command", "no-such-program", "PATH"][..]),
+        ("worker = { cpu = 1, command = \"/etc/passwd\" }", &["worker.command", "/etc/passwd", "can't be run"]),
+        ("worker = { cpu = 1, command = \"python 'x\" }", &["worker.command", "missing closing quote"]),
+        (
+            "worker = { cpu = 1, command = \"true\" }\nconstraints = { labels = { zone = \"west\" } }",
+            &["no server has zone = west; there are north, south"],
+        ),
+        (
+            "worker = { cpu = 1, command = \"true\" }\nconstraints = { labels = { disk = \"ssd\" } }",
+            &["no server has a label disk"],
+        ),
+        (
+            "worker = { cpu = 1, command = \"true\" }\nserver = { cpu = 1, command = \"no-such\" }",
+            &["server.command", "no-such"],
+        ),
+        ("worker = { cpu = 9, command = \"true\" }", &["needs 9 cpu on one server; the largest has 4"]),
+    ] {
+        refuses(&submit(text), 1, words);
+    }
+    assert_eq!(daemon.json(&["jobs", "--all"])["jobs"].as_array().unwrap().len(), 0);
+    // The server's program is the worker's.
+    assert!(submit("worker = { cpu = 1, command = \"true\" }\nserver = { cpu = 1 }").status.success());
+    daemon.works(&["cancel", "net"]);
+    assert!(
+        submit("worker = { cpu = 1, command = \"true\" }\nconstraints = { labels = { zone = \"south\" } }")
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn the_build_is_told() {
+    let output = Command::new(env!("CARGO_BIN_EXE_trainmaster")).arg("--version").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with(&format!("trainmaster {} (", env!("CARGO_PKG_VERSION"))), "{text}");
+    assert!(text.contains(std::env::consts::ARCH) && text.contains("train)"), "{text}");
+}
+
+#[test]
+fn https_to_a_port_without_tls_is_named() {
+    let folder = TempDir::new().unwrap();
+    let daemon = Served::start(&folder.path().join("state"), &[]);
+    let url = daemon.url.replace("http://", "https://");
+    refuses(&trainmaster(&["--server", &url, "jobs"]).output().unwrap(), 3, &["it speaks without TLS; write http://"]);
+}
