@@ -91,7 +91,7 @@ fn configure(folder: &Path) -> (PathBuf, String) {
     let token = folder.join("yarn.token");
     fs::write(&token, TOKEN).unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
-    fs::write(&config, format!("listen = \"{address}\"\nplacement_timeout = \"2s\"\ntoken_file = {token:?}\n"))
+    fs::write(&config, format!("listen = \"{address}\"\nplacement_timeout = \"20s\"\ntoken_file = {token:?}\n"))
         .unwrap();
     (config, format!("http://{address}"))
 }

@@ -58,6 +58,9 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
 }
 
+/// The features of the workspace's tests, as in `scripts/test`: other builds would replace their programs.
+pub(crate) const FEATURES: &str = "trainmaster/otel";
+
 /// The plugins to load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plugins {
@@ -75,15 +78,15 @@ impl Plugins {
         let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (name, features) = match self {
             Self::Product => ("slurm", ""),
-            Self::Faulty => ("slurm-faulty", " --features trainmaster-slurm-agent/fault-injection"),
+            Self::Faulty => ("slurm-faulty", ",trainmaster-slurm-agent/fault-injection"),
         };
         let folder = root().join("target").join(name);
         if !done.contains(&self) {
-            // The Makefile uses the cargo that runs this test. A test of all packages has built the same libraries,
-            // because their features depend on what is built with them.
+            // The Makefile uses the cargo that runs this test. A test of all packages has built the same libraries and
+            // programs, because their features depend on what is built with them.
             let mut make = outside("make");
             make.arg("-C").arg(root().join("integration/slurm"));
-            make.arg("PROFILE=dev").arg(format!("PACKAGES=--workspace --lib --tests{features}"));
+            make.arg("PROFILE=dev").arg(format!("PACKAGES=--workspace --lib --tests --features {FEATURES}{features}"));
             make.arg(format!("OUT={}", folder.display())).arg(format!("CARGO={}", env!("CARGO")));
             let made = make.output().expect("make");
             assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));

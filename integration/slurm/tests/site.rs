@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::cluster::{Cluster, Plugins, outside, root, until};
+use super::cluster::{Cluster, FEATURES, Plugins, outside, root, until};
 
 /// The two lines for slurm.conf.
 pub(crate) const BOTH: &str = "SlurmctldPlugstack=trainmaster\nJobSubmitPlugins=trainmaster";
@@ -100,7 +100,7 @@ impl Setup<'_> {
 pub(crate) fn programs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let build = ["build", "--locked", "--workspace", "--bins", "--tests"];
+        let build = ["build", "--locked", "--workspace", "--bins", "--tests", "--features", FEATURES];
         let built = outside(env!("CARGO")).args(build).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         root().join("target/debug")
