@@ -78,7 +78,7 @@ fn descriptors(me: Pid) -> Check {
     match pidfd_open(me, PidfdFlags::empty()) {
         Ok(_) => Check::new("process descriptors", Health::Good, "the kernel has them".into()),
         Err(error) => {
-            let detail = format!("{error}; Linux 5.6 or newer is needed to watch processes and to read their logs");
+            let detail = format!("{error}; Linux 5.3 or newer is needed to watch processes");
             Check::new("process descriptors", Health::Bad, detail)
         }
     }

@@ -4,11 +4,15 @@ use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom},
-    path::{Path, PathBuf},
+    os::fd::OwnedFd,
+    path::{Component, Path, PathBuf},
     time::SystemTime,
 };
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::{
+    fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2},
+    io::Errno,
+};
 use trainmaster_manager::role;
 
 use super::slot::ProcessId;
@@ -32,11 +36,32 @@ pub(crate) fn open(folder: &Path, id: ProcessId) -> io::Result<(PathBuf, File, u
 pub(crate) fn open_theirs(path: &Path) -> io::Result<File> {
     // A symbolic link could lead to a device, and opening a device can have effects.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?);
+    let file = File::from(open_without_links(path, flags)?);
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }
     Ok(file)
+}
+
+/// Opens a path without following symbolic links.
+pub(crate) fn open_without_links(path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        // Old kernels and some sandboxes, such as systemd-nspawn's, don't know the call.
+        Err(Errno::NOSYS | Errno::PERM) => open_in_steps(path, flags),
+        opened => opened,
+    }
+}
+
+/// The same, folder by folder.
+fn open_in_steps(path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let full = std::path::absolute(path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
+    let (folder, name) = (full.parent().ok_or(Errno::INVAL)?, full.file_name().ok_or(Errno::INVAL)?);
+    let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut at = openat(CWD, "/", step, Mode::empty())?;
+    for part in folder.components().filter(|part| matches!(part, Component::Normal(_))) {
+        at = openat(&at, part.as_os_str(), step, Mode::empty())?;
+    }
+    openat(&at, name, flags | OFlags::NOFOLLOW, Mode::empty())
 }
 
 /// The last line that was printed after `start`, shortened and without control characters.
@@ -83,6 +108,25 @@ mod tests {
 
     fn id(incarnation: u32) -> ProcessId {
         ProcessId { job: 1, incarnation, slot: SlotId::new(Role::Worker, 0) }
+    }
+
+    #[test]
+    fn no_symbolic_link_is_followed_in_one_step_or_in_several() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        fs::create_dir(root.join("real")).unwrap();
+        fs::write(root.join("real/log"), "text").unwrap();
+        std::os::unix::fs::symlink(root.join("real"), root.join("linked")).unwrap();
+        std::os::unix::fs::symlink(root.join("real/log"), root.join("real/link")).unwrap();
+        for open in [open_without_links, open_in_steps] {
+            let open = |name: &str| open(&root.join(name), OFlags::RDONLY | OFlags::CLOEXEC);
+            let mut text = String::new();
+            File::from(open("real/log").unwrap()).read_to_string(&mut text).unwrap();
+            assert_eq!(text, "text");
+            for wrong in ["linked/log", "real/link", "linked/link", "real/none", "none/log"] {
+                assert!(open(wrong).is_err(), "{wrong}");
+            }
+        }
     }
 
     #[test]

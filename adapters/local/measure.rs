@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat2, unlinkat},
+    fs::{AtFlags, OFlags, unlinkat},
     time::{ClockId, clock_gettime},
 };
 use trainmaster_manager::{Placement, SlotId, role};
@@ -186,7 +186,7 @@ pub(crate) fn forget(devices: &Path, id: ProcessId, placement: &Placement) {
     for share in &placement.devices {
         let folder = devices.join(&placement.server).join(share.device.to_string());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        if let Ok(folder) = openat2(CWD, folder, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        if let Ok(folder) = logs::open_without_links(&folder, flags) {
             let _ = unlinkat(folder, tally(id), AtFlags::empty());
         }
     }
