@@ -28,9 +28,9 @@ pub(crate) struct JobsArgs {
     state: Vec<String>,
     #[command(flatten)]
     of: Owners,
-    /// Sort by this column
+    /// Sort by this column; the next ends, the largest shapes, the highest losses and the latest submissions come first
     #[arg(long, value_name = "COLUMN", default_value = "job")]
-    sort: Sorting,
+    sort: Field,
     /// Also show tenants, queues and times of submission
     #[arg(long)]
     wide: bool,
@@ -142,29 +142,6 @@ impl Owners {
     }
 }
 
-/// The order of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Sorting {
-    /// By number, in the order of submission.
-    Job,
-    Name,
-    State,
-    Tenant,
-    Queue,
-    /// By the number of workers, the most first.
-    Shape,
-    Epoch,
-    Step,
-    /// The highest first.
-    Loss,
-    /// By the predicted end, the next one first.
-    Ends,
-    /// The slowest first.
-    Speed,
-    /// The latest first.
-    Submitted,
-}
-
 impl JobsArgs {
     fn with_ended(&self) -> bool {
         let is_ended = |state: &String| !JOB_STATES.contains(&state.as_str());
@@ -176,18 +153,19 @@ impl JobsArgs {
         let is_in = |job: &JobStatus| self.state.is_empty() || self.state.contains(&job.state);
         reply.jobs.retain(|job| is_in(job) && self.of.own(job));
         match self.sort {
-            Sorting::Job => reply.jobs.sort_by_key(|job| job.job),
-            Sorting::Name => reply.jobs.sort_by(|a, b| a.name.cmp(&b.name)),
-            Sorting::State => reply.jobs.sort_by(|a, b| a.state.cmp(&b.state)),
-            Sorting::Tenant => reply.jobs.sort_by(|a, b| a.tenant.cmp(&b.tenant)),
-            Sorting::Queue => reply.jobs.sort_by(|a, b| a.queue.cmp(&b.queue)),
-            Sorting::Shape => reply.jobs.sort_by_key(|job| Reverse((job.workers, job.servers))),
-            Sorting::Epoch => reply.jobs.sort_by_key(|job| job.epoch),
-            Sorting::Step => reply.jobs.sort_by_key(|job| job.step),
-            Sorting::Loss => reply.jobs.sort_by(|a, b| known(b.loss).total_cmp(&known(a.loss))),
-            Sorting::Ends => reply.jobs.sort_by_key(|job| job.remaining_ms.unwrap_or(i64::MAX)),
-            Sorting::Speed => reply.jobs.sort_by(|a, b| known(a.speed).total_cmp(&known(b.speed))),
-            Sorting::Submitted => reply.jobs.sort_by_key(|job| Reverse(job.submitted_ms)),
+            Field::Job => reply.jobs.sort_by_key(|job| job.job),
+            Field::Name => reply.jobs.sort_by(|a, b| a.name.cmp(&b.name)),
+            Field::State => reply.jobs.sort_by(|a, b| a.state.cmp(&b.state)),
+            Field::Tenant => reply.jobs.sort_by(|a, b| a.tenant.cmp(&b.tenant)),
+            Field::Queue => reply.jobs.sort_by(|a, b| a.queue.cmp(&b.queue)),
+            Field::Shape => reply.jobs.sort_by_key(|job| Reverse((job.workers, job.servers))),
+            Field::Epoch | Field::Progress => reply.jobs.sort_by_key(|job| job.epoch),
+            Field::Reason => reply.jobs.sort_by(|a, b| a.reason.cmp(&b.reason)),
+            Field::Step => reply.jobs.sort_by_key(|job| job.step),
+            Field::Loss => reply.jobs.sort_by(|a, b| known(b.loss).total_cmp(&known(a.loss))),
+            Field::Ends => reply.jobs.sort_by_key(|job| job.remaining_ms.unwrap_or(i64::MAX)),
+            Field::Speed => reply.jobs.sort_by(|a, b| known(a.speed).total_cmp(&known(b.speed))),
+            Field::Submitted => reply.jobs.sort_by_key(|job| Reverse(job.submitted_ms)),
         }
         reply
     }

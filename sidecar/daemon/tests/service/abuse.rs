@@ -53,6 +53,33 @@ async fn watchers_that_never_read_are_counted_and_block_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_logs_has_few_positions_with_short_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    clients.submit(&spec("one")).await.unwrap();
+    let ask = |after: Vec<String>, tail| {
+        let after = after.into_iter().map(|log| (log, u64::MAX)).collect();
+        let request = v1::LogsRequest { job: "one".into(), follow: true, tail, after };
+        let mut jobs = clients.jobs.clone();
+        async move { jobs.logs(request).await.map(drop).unwrap_err() }
+    };
+    let many = (0..65).map(|at| format!("1-worker-{at}")).collect();
+    for after in [many, vec!["x".repeat(65)]] {
+        let status = ask(after, None).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert!(status.message().len() < 200 && status.message().starts_with("after: "), "{status}");
+    }
+    // Whatever fills more than a call of this service may have is refused before it is decoded.
+    let status = ask((0..20_000).map(|at| format!("{at}-worker-0")).collect(), None).await;
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    // No adapter here keeps logs.
+    let status = ask((0..64).map(|at| format!("1-worker-{at}")).collect(), Some(u32::MAX)).await;
+    assert_eq!((status.code(), status.message().contains("aren't here")), (Code::FailedPrecondition, true));
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_page_counts_until_its_last_byte_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
