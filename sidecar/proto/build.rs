@@ -15,6 +15,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("trainmaster.v1.bin"), descriptors.encode_to_vec())?;
     let mut config = prost_build::Config::new();
     config.enable_type_names();
+    // The JSON of `jobs` and of the page `/jobs`.
+    for message in ["ListReply", "JobStatus", "Slot", "DeviceShare"] {
+        config.type_attribute(format!(".trainmaster.v1.{message}"), "#[derive(serde::Serialize)]");
+    }
+    for (field, attribute) in [
+        ("ListReply.fallback", "serialize_with = \"crate::status::text_to_json\""),
+        ("JobStatus.reason", "serialize_with = \"crate::status::text_to_json\""),
+        ("JobStatus.external", "skip"),
+        ("JobStatus.spec", "skip"),
+        ("Slot.role", "serialize_with = \"crate::slot::role_to_json\""),
+    ] {
+        config.field_attribute(format!(".trainmaster.v1.{field}"), format!("#[serde({attribute})]"));
+    }
     let builder = || tonic_prost_build::configure().codec_path("crate::BoundedCodec");
     builder().compile_fds_with_config(descriptors.clone(), config)?;
 

@@ -2,12 +2,12 @@
 
 use std::cmp::Reverse;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::PossibleValuesParser};
 use serde::Serialize;
 use trainmaster_core::{Shape, Span};
 use trainmaster_proto::{
     JOB_STATES,
-    v1::{JobStatus, ListReply, ListRequest, SlotRole},
+    v1::{JobStatus, ListReply, ListRequest},
 };
 use trainmaster_terminal::{
     Failure, Mood, Output, Paper, Show,
@@ -24,7 +24,7 @@ pub(crate) struct JobsArgs {
     #[arg(long)]
     all: bool,
     /// Only jobs in this state, such as running; may be given several times. Implies --all for states of ended jobs
-    #[arg(long, value_name = "STATE", value_parser = STATES)]
+    #[arg(long, value_name = "STATE", value_parser = states())]
     state: Vec<String>,
     #[command(flatten)]
     of: Owners,
@@ -93,7 +93,7 @@ impl Field {
         }
     }
 
-    fn entry(self, job: &JobRow) -> Entry {
+    fn entry(self, job: &JobStatus) -> Entry {
         match self {
             Self::Job => job.job.into(),
             Self::Name => Entry::from(&job.name),
@@ -108,7 +108,7 @@ impl Field {
             Self::Queue => Entry::from(&job.queue),
             Self::Submitted => ago(job.submitted_ms).into(),
             Self::Progress => job.bar(BAR).into(),
-            Self::Reason => job.reason.as_deref().unwrap_or_default().into(),
+            Self::Reason => job.why().into(),
         }
     }
 }
@@ -116,8 +116,12 @@ impl Field {
 /// Columns of a bar.
 const BAR: usize = 22;
 
-/// The states of active jobs and of ended ones.
-const STATES: [&str; 8] = ["running", "waiting", "rejected", "released", "stopped", "completed", "failed", "cancelled"];
+/// The states of ended jobs.
+const ENDED: [&str; 4] = ["completed", "failed", "cancelled", "stopped"];
+
+fn states() -> PossibleValuesParser {
+    PossibleValuesParser::new(JOB_STATES.into_iter().chain(ENDED))
+}
 
 /// Whose jobs.
 #[derive(Args, Debug)]
@@ -144,8 +148,7 @@ impl Owners {
 
 impl JobsArgs {
     fn with_ended(&self) -> bool {
-        let is_ended = |state: &String| !JOB_STATES.contains(&state.as_str());
-        self.all || self.state.iter().any(|state| is_ended(state) || state == "stopped")
+        self.all || self.state.iter().any(|state| ENDED.contains(&state.as_str()))
     }
 
     /// The jobs to show, in their order.
@@ -195,14 +198,8 @@ pub(crate) async fn run(args: &JobsArgs, server: &ServerArgs, output: Output) ->
 /// Jobs at one time.
 #[derive(Serialize)]
 pub(crate) struct JobList {
-    decision: u64,
-    engine: String,
-    /// The fallback engine, while it decides.
-    fallback: Option<String>,
-    mode: String,
-    /// As a Unix time.
-    pub(crate) next_decision_ms: Option<i64>,
-    pub(crate) jobs: Vec<JobRow>,
+    #[serde(flatten)]
+    pub(crate) reply: ListReply,
     #[serde(skip)]
     wide: bool,
     /// The columns that a user wants. Empty: the usual ones.
@@ -213,119 +210,35 @@ pub(crate) struct JobList {
     pub(crate) bars: bool,
 }
 
-/// One job.
-#[derive(Clone, PartialEq, Serialize)]
-pub(crate) struct JobRow {
-    pub(crate) job: u64,
-    name: String,
-    pub(crate) tenant: String,
-    queue: String,
-    pub(crate) state: String,
-    reason: Option<String>,
-    pub(crate) workers: u32,
-    servers: u32,
-    step: u64,
-    epoch: u32,
-    max_epochs: u32,
-    loss: Option<f64>,
-    predicted_epochs: Option<f64>,
-    predicted_low: Option<f64>,
-    predicted_high: Option<f64>,
-    remaining_ms: Option<i64>,
-    speed: Option<f64>,
-    submitted_ms: i64,
-    started_ms: Option<i64>,
-    ended_ms: Option<i64>,
-    incarnation: u32,
-    revision: u32,
-    rescales: u32,
-    restart_ms: i64,
-    held: bool,
-    slots: Vec<SlotRow>,
-}
-
-#[derive(Clone, PartialEq, Serialize)]
-struct SlotRow {
-    role: &'static str,
-    index: u32,
-    server: String,
-    devices: Vec<DeviceRow>,
-}
-
-#[derive(Clone, PartialEq, Serialize)]
-struct DeviceRow {
-    device: u32,
-    milli: u32,
-}
-
 impl From<ListReply> for JobList {
     fn from(reply: ListReply) -> Self {
-        let jobs = reply.jobs.into_iter().map(JobRow::from).collect();
-        Self {
-            decision: reply.decision,
-            engine: reply.engine,
-            fallback: Some(reply.fallback).filter(|fallback| !fallback.is_empty()),
-            mode: reply.mode,
-            next_decision_ms: reply.next_decision_ms,
-            jobs,
-            wide: false,
-            columns: Vec::new(),
-            bars: false,
-        }
+        Self { reply, wide: false, columns: Vec::new(), bars: false }
     }
 }
 
-impl From<JobStatus> for JobRow {
-    fn from(job: JobStatus) -> Self {
-        let slots = job.slots.into_iter().map(|slot| SlotRow {
-            role: if slot.role() == SlotRole::Server { "server" } else { "worker" },
-            index: slot.index,
-            server: slot.server,
-            devices: slot.devices.iter().map(|one| DeviceRow { device: one.device, milli: one.milli }).collect(),
-        });
-        Self {
-            slots: slots.collect(),
-            job: job.job,
-            name: job.name,
-            tenant: job.tenant,
-            queue: job.queue,
-            state: job.state,
-            reason: Some(job.reason).filter(|reason| !reason.is_empty()),
-            workers: job.workers,
-            servers: job.servers,
-            step: job.step,
-            epoch: job.epoch,
-            max_epochs: job.max_epochs,
-            loss: job.loss,
-            predicted_epochs: job.predicted_epochs,
-            predicted_low: job.predicted_low,
-            predicted_high: job.predicted_high,
-            remaining_ms: job.remaining_ms,
-            speed: job.speed,
-            submitted_ms: job.submitted_ms,
-            started_ms: job.started_ms,
-            ended_ms: job.ended_ms,
-            incarnation: job.incarnation,
-            revision: job.revision,
-            rescales: job.rescales,
-            restart_ms: job.restart_ms,
-            held: job.held,
-        }
-    }
+/// The texts of a job.
+pub(crate) trait JobText {
+    /// Its shape, or a dash.
+    fn shape(&self) -> String;
+    /// Its completed and predicted epochs.
+    fn progress(&self) -> String;
+    /// A bar of `width` columns of its epochs so far, in those that it will probably have.
+    fn bar(&self, width: usize) -> String;
+    /// When it ends.
+    fn end(&self) -> String;
+    fn mood(&self) -> Option<Mood>;
+    /// Its state's reason. After failures, with the time of the last one.
+    fn why(&self) -> String;
+    /// The job in one line, for logs. A job that waits for a decision has the time of the next one.
+    fn line(&self, next_decision_ms: Option<i64>) -> String;
 }
 
-impl JobRow {
-    /// Whether it has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended_ms.is_some()
-    }
-
+impl JobText for JobStatus {
     fn shape(&self) -> String {
         let shape = Shape { workers: self.workers, servers: self.servers };
         if shape.is_empty() { "–".into() } else { shape.to_string() }
     }
 
-    /// Completed and predicted epochs.
     fn progress(&self) -> String {
         let certain = self.predicted_low.is_some() && self.predicted_low == self.predicted_high;
         match self.predicted_epochs {
@@ -335,7 +248,6 @@ impl JobRow {
         }
     }
 
-    /// A bar of `width` columns of its epochs so far, in those that it will probably have.
     fn bar(&self, width: usize) -> String {
         let end = self.predicted_epochs.unwrap_or_else(|| f64::from(self.max_epochs)).max(f64::from(self.epoch));
         let part = if self.state == "completed" { 1.0 } else { f64::from(self.epoch) / end.max(1.0) };
@@ -344,7 +256,7 @@ impl JobRow {
 
     fn end(&self) -> String {
         match self.remaining_ms {
-            Some(left) if !self.has_ended() => format!("in {}", Span(left)),
+            Some(left) if self.ended_ms.is_none() => format!("in {}", Span(left)),
             _ => "–".into(),
         }
     }
@@ -352,15 +264,21 @@ impl JobRow {
     fn mood(&self) -> Option<Mood> {
         match self.state.as_str() {
             "running" => Some(Mood::Good),
-            "waiting" | "released" => Some(Mood::Doubtful),
-            "rejected" | "failed" => Some(Mood::Bad),
-            _ if self.has_ended() => Some(Mood::Faint),
+            "waiting" | "starting" | "restarting" | "released" => Some(Mood::Doubtful),
+            "crashing" | "rejected" | "failed" => Some(Mood::Bad),
+            _ if self.ended_ms.is_some() || self.held => Some(Mood::Faint),
             _ => None,
         }
     }
 
-    /// The job in one line, for logs. A job that waits for a decision has the time of the next one.
-    pub(crate) fn line(&self, next_decision_ms: Option<i64>) -> String {
+    fn why(&self) -> String {
+        match self.failed_ms {
+            Some(at) if !self.reason.is_empty() => format!("{}, {} ago", self.reason, ago(at)),
+            _ => self.reason.clone(),
+        }
+    }
+
+    fn line(&self, next_decision_ms: Option<i64>) -> String {
         let mut line = format!("job {} ({}): {} {}", self.job, self.name, self.state, self.shape());
         line += &format!(", epoch {}, step {}", self.progress(), self.step);
         if let Some(loss) = self.loss {
@@ -369,11 +287,12 @@ impl JobRow {
         if let Some(speed) = self.speed {
             line += &format!(", {speed:.2} steps/s");
         }
-        if let Some(left) = self.remaining_ms.filter(|_| !self.has_ended()) {
+        if let Some(left) = self.remaining_ms.filter(|_| self.ended_ms.is_none()) {
             line += &format!(", ends in {}", Span(left));
         }
-        if let Some(reason) = &self.reason {
-            line += &format!("; {reason}");
+        let why = self.why();
+        if !why.is_empty() {
+            line += &format!("; {why}");
         }
         if let Some(at) = next_decision_ms.filter(|_| self.state == "waiting") {
             line += &format!("; next decision {}", away(at));
@@ -388,21 +307,21 @@ fn number(value: Option<f64>, digits: usize) -> String {
 
 impl JobList {
     fn head(&self) -> String {
-        let jobs = match self.jobs.len() {
+        let jobs = match self.reply.jobs.len() {
             0 => "no jobs".into(),
             1 => "1 job".into(),
             count => format!("{count} jobs"),
         };
-        let next = self.next_decision_ms.map_or_else(String::new, |at| format!(", the next {}", away(at)));
-        let fallback = self.fallback.as_ref();
-        let instead = fallback.map_or_else(String::new, |name| format!(" (which failed: {name} decides)"));
-        format!("{jobs}; engine {}{instead}, {}, decision {}{next}", self.engine, self.mode, self.decision)
+        let ListReply { engine, mode, decision, next_decision_ms, fallback, .. } = &self.reply;
+        let next = next_decision_ms.map_or_else(String::new, |at| format!(", the next {}", away(at)));
+        let instead = if fallback.is_empty() { String::new() } else { format!(" (which failed: {fallback} decides)") };
+        format!("{jobs}; engine {engine}{instead}, {mode}, decision {decision}{next}")
     }
 }
 
 impl Show for JobList {
     fn text(&self, paper: &Paper) -> String {
-        if self.jobs.is_empty() {
+        if self.reply.jobs.is_empty() {
             return self.head();
         }
         let asked = !self.columns.is_empty();
@@ -414,7 +333,7 @@ impl Show for JobList {
             fields.push(Field::Reason);
         }
         let mut sheet = Sheet::new(fields.iter().map(|field| field.column(asked)));
-        for job in &self.jobs {
+        for job in &self.reply.jobs {
             sheet.row(fields.iter().map(|field| field.entry(job)));
         }
         format!("{}\n\n{}", sheet.on(paper), self.head())
@@ -468,7 +387,6 @@ mod tests {
             assert_eq!(chosen(&format!("--sort {other}")), "cab", "{other}");
         }
         assert!(Line::try_parse_from(["jobs", "--state", "runing"]).is_err());
-        assert!(JOB_STATES.iter().all(|state| STATES.contains(state)));
         let with_ended = |line: &str| Line::try_parse_from(line.split(' ')).unwrap().args.with_ended();
         assert!(with_ended("jobs --state failed") && with_ended("jobs --all") && !with_ended("jobs --state running"));
     }
@@ -484,7 +402,7 @@ mod tests {
                 ended_ms,
                 ..JobStatus::default()
             };
-            JobRow::from(job).bar(12)
+            job.bar(12)
         };
         assert_eq!(bar("running", 10, None, None), "[===>      ]  25 %");
         assert_eq!(bar("running", 10, Some(20.0), None), "[=====>    ]  50 %");

@@ -224,3 +224,67 @@ fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
     };
     done.map(|()| ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::{Command, CommandFactory as _};
+
+    use super::Cli;
+
+    const PAGE: &str = include_str!("../../docs/cli.md");
+
+    /// The page's words that begin like this, up to a character that isn't part of a word.
+    fn words(start: &str) -> BTreeSet<&'static str> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let ends = |text: &str| text.find(|c| !is_part(c)).unwrap_or(text.len());
+        let starts = PAGE.match_indices(start).map(|(at, _)| &PAGE[at..]);
+        starts.map(|text| &text[..ends(text)]).filter(|word| word.len() > start.len()).collect()
+    }
+
+    fn visit(command: &Command, see: &mut impl FnMut(&Command)) {
+        see(command);
+        command.get_subcommands().for_each(|inner| visit(inner, see));
+    }
+
+    #[test]
+    fn the_page_of_the_command_line_is_right() {
+        let mut program = Cli::command();
+        program.build();
+        let (table, rest) = PAGE.split_once("\n\n* ").unwrap();
+        let is_in_table = |name: &str| table.lines().any(|line| line.starts_with(&format!("| `{name}")));
+        for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
+            assert!(is_in_table(command.get_name()), "docs/cli.md lacks the command {}", command.get_name());
+        }
+        let adapters = ["slurm", "yarn"];
+        for line in table.lines().filter_map(|line| line.strip_prefix("| `")) {
+            let name = line.split([' ', '`']).next().unwrap();
+            // A build without the feature `train` has one command less.
+            let is_known = program.find_subcommand(name).is_some() || adapters.contains(&name);
+            assert!(is_known || name == "train-policy", "docs/cli.md has {name}, which is no command");
+        }
+        let (mut options, mut variables) = (BTreeSet::new(), BTreeSet::from(["TRAINMASTER_LOG".to_owned()]));
+        visit(&program, &mut |command| {
+            for arg in command.get_arguments() {
+                options.extend(arg.get_long().map(|long| format!("--{long}")));
+                variables.extend(arg.get_env().map(|name| name.to_string_lossy().into_owned()));
+            }
+        });
+        // Those of train-policy, of the adapters' commands and of cargo.
+        let others = ["--max-epochs", "--features", "--release"];
+        for word in words("--").into_iter().filter(|word| !others.contains(word)) {
+            assert!(options.contains(word), "docs/cli.md has {word}, which no command has");
+        }
+        let named: BTreeSet<_> = words("TRAINMASTER_").into_iter().map(str::to_owned).collect();
+        assert_eq!(named, variables, "the variables in docs/cli.md, and those of the commands");
+        let (_, global) = rest.split_once("## Options of every command").unwrap();
+        let (global, _) = global.split_once("\n\n* ").unwrap();
+        for arg in program.get_arguments().filter(|arg| arg.is_global_set() || arg.get_id() == "json") {
+            let long = format!("`--{}", arg.get_long().unwrap());
+            let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let is_row = |line: &str| line.contains(&long) && line.contains(&variable);
+            assert!(global.lines().any(is_row), "docs/cli.md lacks {long} {variable}");
+        }
+    }
+}

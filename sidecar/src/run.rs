@@ -160,7 +160,7 @@ async fn follow(mut daemon: Daemon, server: &ServerArgs, found: bool, number: u6
     let mut before = String::new();
     let (mut away, mut is_first, mut is_lost) = (false, true, false);
     loop {
-        let request = ListRequest { all: true, specs: false, ..ListRequest::default() };
+        let request = ListRequest { jobs: vec![number.to_string()], ..ListRequest::default() };
         let (mut stream, mut lost) = match daemon.jobs().watch(request).await {
             Ok(stream) => (Some(stream.into_inner()), Status::unavailable("the daemon ended the list")),
             Err(status) => (None, status),

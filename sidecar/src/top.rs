@@ -119,22 +119,21 @@ impl Top {
         resources.sort_by_key(|resource| !resource.name.starts_with("gpu"));
         let mut list = JobList::from(reply);
         let mut tenants: BTreeMap<&str, Tenant> = BTreeMap::new();
-        for job in &list.jobs {
+        for job in &list.reply.jobs {
             let tenant = tenants.entry(&job.tenant).or_insert_with(|| Tenant {
                 name: job.tenant.clone(),
                 running: 0,
                 waiting: 0,
                 workers: 0,
             });
-            // A job that is starting has workers and waits for them.
             tenant.running += u32::from(job.workers > 0);
-            tenant.waiting += u32::from(job.workers == 0 && job.state == "waiting");
+            tenant.waiting += u32::from(job.state == "waiting");
             tenant.workers = tenant.workers.saturating_add(job.workers);
         }
         let mut tenants: Vec<Tenant> = tenants.into_values().collect();
         tenants.sort_by_key(|tenant| u32::MAX - tenant.workers);
         // The largest first, and those without workers in the order of their arrival.
-        list.jobs.sort_by_key(|job| u32::MAX - job.workers);
+        list.reply.jobs.sort_by_key(|job| u32::MAX - job.workers);
         Self { resources, tenants, list }
     }
 }
@@ -204,7 +203,7 @@ mod tests {
     fn servers_and_tenants_are_summed_up_and_large_jobs_come_first() {
         let servers = [server("a", 0, false), server("b", 3000, false), server("c", 4000, true)];
         let rejected = JobStatus { state: "rejected".into(), ..job(4, "x", 0) };
-        let starting = JobStatus { state: "waiting".into(), ..job(3, "y", 4) };
+        let starting = JobStatus { state: "starting".into(), ..job(3, "y", 4) };
         let jobs = vec![job(1, "x", 0), job(2, "x", 1), starting, rejected];
         let top = Top::of(&servers, ListReply { jobs, ..ListReply::default() });
         let gpus = &top.resources[0];
@@ -212,7 +211,7 @@ mod tests {
         let tenants: Vec<_> =
             top.tenants.iter().map(|one| (one.name.as_str(), one.workers, one.running, one.waiting)).collect();
         assert_eq!(tenants, [("y", 4, 1, 0), ("x", 1, 1, 1)]);
-        assert_eq!(top.list.jobs.iter().map(|job| job.job).collect::<Vec<_>>(), [3, 2, 1, 4]);
+        assert_eq!(top.list.reply.jobs.iter().map(|job| job.job).collect::<Vec<_>>(), [3, 2, 1, 4]);
         let text = top.text(&Paper::default());
         let line = text.lines().find(|line| line.starts_with("gpu:a100")).unwrap();
         let mut words = line.split_whitespace().rev();

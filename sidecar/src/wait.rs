@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, future::pending, time::Duration};
 use clap::Args;
 use serde::Serialize;
 use tokio::time::sleep;
-use trainmaster_core::{amount::parse_span, text::shown};
+use trainmaster_core::text::shown;
 use trainmaster_proto::v1::{JobStatus, ListReply, ListRequest};
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
-    client::{Daemon, ServerArgs},
+    client::{Daemon, ServerArgs, time},
 };
 
 use super::run::{again, is_away};
@@ -17,6 +17,8 @@ use super::run::{again, is_away};
 /// Pauses between questions. They grow, so that many who wait are no load.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
+/// States of jobs that may not go on without help.
+const STUCK: [&str; 4] = ["paused", "crashing", "rejected", "released"];
 /// Maximum characters of a text of the daemon.
 const SHOWN: usize = 500;
 
@@ -27,13 +29,8 @@ pub(crate) struct WaitArgs {
     #[arg(required = true, value_name = "JOB", num_args = 1..=1000)]
     jobs: Vec<String>,
     /// Give up after this time, such as 30m
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = time)]
     timeout: Option<Duration>,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let span = parse_span(text).map_err(|error| error.to_string())?;
-    Ok(Duration::from_millis(span.0.unsigned_abs()))
 }
 
 /// Waits until each job has ended, and prints how. A daemon that goes away meanwhile is waited for.
@@ -160,8 +157,8 @@ impl<'a> Waiting<'a> {
                     Ended::of(job)
                 });
             } else {
-                let now = (job.state.clone(), if job.held { "it is paused".to_owned() } else { job.reason.clone() });
-                let is_stuck = job.held || ["rejected", "released"].contains(&job.state.as_str());
+                let now = (job.state.clone(), job.reason.clone());
+                let is_stuck = STUCK.contains(&job.state.as_str());
                 if self.active.insert(job.job, now.clone()) != Some(now.clone()) && is_stuck {
                     let (state, reason) = (shown(&now.0, SHOWN), shown(&now.1, SHOWN));
                     news.push(News::Note(format!(
@@ -261,9 +258,8 @@ mod tests {
         let told = words(waiting.update(&list(std::slice::from_ref(&rejected))).unwrap());
         assert_eq!(told, ["job 1 (a) is rejected: needs 9 GPUs\\u{1b}[2J"]);
         assert!(words(waiting.update(&list(&[rejected])).unwrap()).is_empty(), "once");
-        let held = JobStatus { held: true, ..job(1, "a", "waiting") };
-        assert_eq!(words(waiting.update(&list(&[held])).unwrap()), ["job 1 (a) is waiting: it is paused"]);
+        let held = JobStatus { reason: "a user held it".into(), ..job(1, "a", "paused") };
+        assert_eq!(words(waiting.update(&list(&[held])).unwrap()), ["job 1 (a) is paused: a user held it"]);
         assert!(waiting.update(&list(&[])).err().unwrap().to_string().contains("any more"));
-        assert!(duration("5").unwrap_err().contains("20s"));
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
-use trainmaster_proto::v1::{ListReply, ListRequest};
+use tonic::Status;
+use trainmaster_proto::v1::{JobStatus, ListReply, ListRequest};
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
     client::{Daemon, ServerArgs},
@@ -11,7 +12,8 @@ use trainmaster_terminal::{
 };
 
 use super::{
-    jobs::{JobList, JobRow},
+    jobs::{JobList, JobText},
+    run::{again, is_away},
     wait::{find, forgotten},
 };
 
@@ -41,37 +43,51 @@ pub(crate) async fn run(args: &WatchArgs, server: &ServerArgs, output: Output) -
 }
 
 async fn follow(args: &WatchArgs, server: &ServerArgs, output: Output) -> Result<(), Failure> {
-    let daemon = Daemon::connect(server).await?;
-    let mut stream = daemon
-        .jobs()
-        .watch(ListRequest { all: args.all || !args.jobs.is_empty(), specs: false, ..ListRequest::default() })
-        .await
-        .map_err(|status| daemon.failure(&status))?
-        .into_inner();
+    let found = server.is_found();
+    let mut daemon = Daemon::connect(server).await?;
     let mut view = match output {
         Output::Json => View::Json,
         Output::Text(Paper { width: Some(_), .. }) => View::Screen(Screen::default()),
         Output::Text(_) => View::Lines { seen: BTreeMap::new() },
     };
     let mut wanted = Wanted::new(&args.jobs);
-    let mut last = None;
-    while let Some(mut reply) = stream.message().await.map_err(|status| daemon.failure(&status))? {
-        if !args.jobs.is_empty() {
-            wanted.choose(&mut reply)?;
-            // Only other jobs have changed.
-            if last.as_ref() == Some(&reply) {
-                continue;
+    let (mut has_begun, mut is_told) = (false, false);
+    loop {
+        let request = ListRequest { all: args.all, jobs: wanted.open(), ..ListRequest::default() };
+        let (mut stream, mut lost) = match daemon.jobs().watch(request).await {
+            Ok(stream) => (Some(stream.into_inner()), Status::unavailable("the daemon ended the list")),
+            Err(status) => (None, status),
+        };
+        while let Some(lists) = &mut stream {
+            let mut reply = match lists.message().await {
+                Ok(Some(reply)) => reply,
+                Ok(None) => break,
+                Err(status) => {
+                    lost = status;
+                    break;
+                }
+            };
+            (has_begun, is_told) = (true, false);
+            if !args.jobs.is_empty() {
+                wanted.choose(&mut reply)?;
             }
-            last = Some(reply.clone());
+            let mut list = JobList::from(reply);
+            list.bars = !args.jobs.is_empty();
+            view.update(&list, output)?;
+            if (args.until_idle || !args.jobs.is_empty()) && list.reply.jobs.iter().all(|job| job.ended_ms.is_some()) {
+                return Ok(());
+            }
         }
-        let mut list = JobList::from(reply);
-        list.bars = !args.jobs.is_empty();
-        view.update(&list, output)?;
-        if (args.until_idle || !args.jobs.is_empty()) && list.jobs.iter().all(JobRow::has_ended) {
-            return Ok(());
+        let failure = daemon.failure(&lost);
+        if !has_begun || !is_away(&lost, &failure) {
+            return Err(failure);
         }
+        if !is_told {
+            eprintln!("note: the daemon is away; the jobs go on, and this waits for the daemon");
+            is_told = true;
+        }
+        daemon = again(server, found).await;
     }
-    Err(Failure::Unreachable { address: server.address(), cause: "it has ended".into() })
 }
 
 /// The jobs that are asked for, and their numbers: a later job of the same name is another one.
@@ -85,6 +101,12 @@ struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     fn new(names: &'a [String]) -> Self {
         Self { names, numbers: BTreeMap::new(), ended: BTreeSet::new() }
+    }
+
+    /// What to ask for, by number if it is known.
+    fn open(&self) -> Vec<String> {
+        let asked = |name: &String| self.numbers.get(name.as_str()).map_or(name.clone(), u64::to_string);
+        self.names.iter().map(asked).collect()
     }
 
     /// Keeps these jobs in the list.
@@ -112,7 +134,7 @@ enum View {
     /// A table that is drawn over its last version.
     Screen(Screen),
     /// A line for each changed job.
-    Lines { seen: BTreeMap<u64, JobRow> },
+    Lines { seen: BTreeMap<u64, JobStatus> },
 }
 
 impl View {
@@ -121,14 +143,15 @@ impl View {
             Self::Json => output.stream(list),
             Self::Screen(screen) => Ok(screen.draw(|paper| list.text(paper))?),
             Self::Lines { seen } => {
-                for job in list.jobs.iter().filter(|job| seen.get(&job.job) != Some(job)) {
-                    output.line(&job.line(list.next_decision_ms))?;
+                for job in list.reply.jobs.iter().filter(|job| seen.get(&job.job) != Some(job)) {
+                    output.line(&job.line(list.reply.next_decision_ms))?;
                 }
-                let gone: Vec<_> = seen.keys().filter(|id| !list.jobs.iter().any(|job| job.job == **id)).collect();
+                let gone: Vec<_> =
+                    seen.keys().filter(|id| !list.reply.jobs.iter().any(|job| job.job == **id)).collect();
                 for id in gone {
                     output.line(&format!("job {id} has left the list"))?;
                 }
-                *seen = list.jobs.iter().map(|job| (job.job, job.clone())).collect();
+                *seen = list.reply.jobs.iter().map(|job| (job.job, job.clone())).collect();
                 Ok(())
             }
         }
@@ -137,8 +160,6 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use trainmaster_proto::v1::JobStatus;
-
     use super::*;
 
     #[test]

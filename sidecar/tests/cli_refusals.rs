@@ -1,6 +1,13 @@
 //! Jobs that can't run, and calls that can't be made: what is wrong, and what would be right.
 
-use std::{fs, path::Path, process::Command, thread::sleep, time::Duration};
+use std::{
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::{Command, Output},
+    thread::sleep,
+    time::Duration,
+};
 
 use tempfile::TempDir;
 
@@ -67,6 +74,25 @@ fn the_build_is_told() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with(&format!("trainmaster {} (", env!("CARGO_PKG_VERSION"))), "{text}");
     assert!(text.contains(std::env::consts::ARCH) && text.contains("train)"), "{text}");
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_given_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let ask = |args: &[&str]| trainmaster(&[&["--server", &address], args].concat()).output().unwrap();
+    refuses(&ask(&["--timeout", "300ms", "jobs"]), 3, &["Timeout expired", "--timeout gives it more"]);
+    refuses(&ask(&["wait", "net", "--timeout", "300ms"]), 1, &["timed out; not ended: net"]);
+    refuses_usage(&ask(&["jobs", "--timeout", "0s"]), "0ms must be at least 1ms");
+    let by_variable = trainmaster(&["--server", &address, "status"]).env("TRAINMASTER_TIMEOUT", "soon").output();
+    refuses_usage(&by_variable.unwrap(), "soon");
+}
+
+/// Refuses a command line, with the usage.
+#[track_caller]
+fn refuses_usage(output: &Output, word: &str) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && text.contains(word), "{text}");
 }
 
 #[test]

@@ -290,7 +290,7 @@ fn a_wait_outlives_its_daemon_and_calls_no_other() {
     let mut command = trainmaster(&["--server", &daemon.url, "wait", "first"]);
     let mut waiting = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(waiting.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(said.any(|line| line.contains("job 1 (first) is waiting: it is paused")));
+    assert!(said.any(|line| line.contains("job 1 (first) is paused: held by a person")));
     drop(daemon);
     assert!(said.any(|line| line.contains("the daemon is away")));
     // Another user's program would get the administrator's token.

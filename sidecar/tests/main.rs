@@ -10,6 +10,7 @@ mod cli_refusals;
 mod cli_replay;
 mod cli_serve;
 mod cli_simulate;
+mod cli_watch;
 mod daemon_kill;
 mod reference;
 #[allow(dead_code)] // shared with the daemon's tests, which use all of it

@@ -248,6 +248,36 @@ fn the_page_of_job_files_has_every_key() {
     assert!(missing.is_empty(), "docs/job-files.md lacks {missing:?}");
 }
 
+#[test]
+fn the_page_of_job_files_has_the_defaults() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/job-files.md")).unwrap();
+    let schema = JobSpec::file_schema().to_value();
+    // Of the tables with a column of defaults.
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    let cells = rows.filter_map(|row| Some((row.split_once(" | ")?.0, row.rsplit_once(" | ")?.1)));
+    let stated = |key: &str| {
+        let (_, cell) = cells.clone().find(|(first, _)| first.split(", ").any(|name| name.trim_matches('`') == key))?;
+        let text = format!("x = {}", cell.trim_matches('`'));
+        Some(toml::from_str::<Value>(&text).map_or_else(|_| cell.into(), |mut table| table["x"].take()))
+    };
+    let convergence: Map<String, Value> = schema["$defs"]["Convergence"]["properties"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(key, schema)| (key.clone(), schema["default"].clone()))
+        .collect();
+    assert_eq!(stated("convergence"), Some(convergence.into()), "docs/job-files.md: convergence");
+    let mut compared = 0;
+    for (key, schema) in schema["properties"].as_object().unwrap() {
+        // A size of 0 has a meaning in words.
+        let plain = |default: &&Value| default.is_number() || default.is_boolean() || default.is_string();
+        let Some(default) = schema.get("default").filter(plain).filter(|default| **default != "0MiB") else { continue };
+        assert_eq!(stated(key).as_ref(), Some(default), "docs/job-files.md: {key}");
+        compared += 1;
+    }
+    assert!(compared >= 6, "{compared}");
+}
+
 fn keys(schema: &Value) -> BTreeSet<&str> {
     let properties = schema.get("properties").and_then(Value::as_object);
     properties.into_iter().flat_map(|properties| properties.keys()).map(String::as_str).collect()

@@ -272,8 +272,29 @@ impl Job {
         };
     }
 
+    /// Consecutive failures of the planned slot that failed most.
+    pub(super) fn failures(&self) -> u32 {
+        let planned = |slot| self.run().is_some_and(|run| run.slots.contains_key(slot));
+        let counts = self.strikes.iter().filter(|(slot, _)| planned(slot)).map(|(_, strikes)| strikes.count);
+        counts.max().unwrap_or(0)
+    }
+
+    /// Forgets the failures of slots that have run for the steady time.
+    fn forgive(&mut self, now: Now, policy: &Policy, step: &mut Actions) {
+        let processes = &self.processes;
+        self.strikes.retain(|slot, _| {
+            let started = processes.iter().filter(|((_, of), _)| of == slot).map(|(_, process)| process.started).max();
+            let Some(steady) = started.map(|started| started.saturating_add(policy.steady)) else { return true };
+            if now.at < steady {
+                step.wake_at(steady);
+            }
+            now.at < steady
+        });
+    }
+
     /// Compares the goal with the existing processes, and adds the necessary actions.
     pub(super) fn reconcile(&mut self, id: u64, now: Now, policy: &Policy, step: &mut Actions) {
+        self.forgive(now, policy, step);
         self.conclude(now, policy, step);
         self.dismiss(id, now, policy, step);
         self.start(id, now, policy, step);

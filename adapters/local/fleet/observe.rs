@@ -24,6 +24,7 @@ pub(super) fn job(id: u64, job: &Job, now: Now) -> ObservedJob {
             .collect(),
         phase: phase(job, now, incarnation).into(),
         message: job.note.clone(),
+        failures: job.failures(),
     }
 }
 

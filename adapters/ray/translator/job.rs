@@ -265,7 +265,7 @@ impl Job {
             let devices = devices.map(|&(device, milli)| Share { device, milli }).collect();
             Placement { server: server.to_owned(), devices }.to_wire(slot, false)
         });
-        Some(ObservedJob { job: id, incarnation, slots: slots.collect(), phase: phase.into(), message })
+        Some(ObservedJob { job: id, incarnation, slots: slots.collect(), phase: phase.into(), message, failures: 0 })
     }
 
     fn phase(

@@ -247,7 +247,7 @@ fn jobs_run_where_the_plan_says_and_nodes_that_die_are_missed() {
     // Its group is gone, and so are its slots, until the driver creates it again.
     cluster.ask("remove", json!({ "name": group }));
     cluster.ask("group", json!({ "name": "somebody else's", "bundles": 2, "server": server, "placed": true }));
-    until("the slots gone", || daemon.is("first", "waiting").then_some(()));
+    until("the slots gone", || daemon.is("first", "starting").then_some(()));
 
     // Foreign use keeps it out. Its group can't be placed, which is reported to the driver and the user.
     cluster.ask("group", json!({ "name": group, "bundles": 1, "server": server }));

@@ -374,7 +374,7 @@ impl App {
             let placement = Placement { server: held.server.to_owned(), devices: Vec::new() };
             placement.to_wire(*slot, false)
         });
-        ObservedJob { job, incarnation, slots: slots.collect(), phase: phase.into(), message }
+        ObservedJob { job, incarnation, slots: slots.collect(), phase: phase.into(), message, failures: 0 }
     }
 
     fn phase(&self, held: &BTreeMap<SlotId, Held<'_>>) -> ObservedPhase {

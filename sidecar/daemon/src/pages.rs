@@ -11,9 +11,7 @@ use axum::{
 };
 use prometheus::{Registry, TextEncoder};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::sync::Mutex;
-use trainmaster_proto::v1;
 
 use super::{
     access::Who,
@@ -75,54 +73,8 @@ struct Which {
 async fn jobs(State(pages): State<Pages>, Extension(who): Extension<Who>, Query(which): Query<Which>) -> Response {
     let overview = pages.host.read(move |view| view.overview(which.all)).await;
     match overview {
-        Ok(overview) => {
-            let list = overview.list(false, &who.scope());
-            let jobs: Vec<Value> = list.jobs.iter().map(job).collect();
-            Json(json!({ "decision": list.decision, "engine": list.engine, "mode": list.mode, "jobs": jobs }))
-                .into_response()
-        }
+        // As `trainmaster jobs --json`.
+        Ok(overview) => Json(overview.list(false, &who.scope())).into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
     }
-}
-
-/// The fields of `JobStatus` in jobs.proto, with the same names.
-fn job(status: &v1::JobStatus) -> Value {
-    let slots: Vec<Value> = status
-        .slots
-        .iter()
-        .map(|slot| {
-            let role = if slot.role() == v1::SlotRole::Worker { "worker" } else { "server" };
-            let devices: Vec<_> =
-                slot.devices.iter().map(|share| json!({ "device": share.device, "milli": share.milli })).collect();
-            json!({ "role": role, "index": slot.index, "server": slot.server, "devices": devices })
-        })
-        .collect();
-    json!({
-        "job": status.job,
-        "name": status.name,
-        "tenant": status.tenant,
-        "queue": status.queue,
-        "state": status.state,
-        "reason": status.reason,
-        "workers": status.workers,
-        "servers": status.servers,
-        "step": status.step,
-        "epoch": status.epoch,
-        "loss": status.loss,
-        "predicted_epochs": status.predicted_epochs,
-        "predicted_low": status.predicted_low,
-        "predicted_high": status.predicted_high,
-        "remaining_ms": status.remaining_ms,
-        "submitted_ms": status.submitted_ms,
-        "started_ms": status.started_ms,
-        "ended_ms": status.ended_ms,
-        "incarnation": status.incarnation,
-        "revision": status.revision,
-        "speed": status.speed,
-        "predicted_speed": status.predicted_speed,
-        "slots": slots,
-        "rescales": status.rescales,
-        "restart_ms": status.restart_ms,
-        "max_epochs": status.max_epochs,
-    })
 }

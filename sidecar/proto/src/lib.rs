@@ -20,14 +20,16 @@ pub use self::{
     codec::{BoundedCodec, BoundedDecoder, weigh},
     error::ConvertError,
     job::{external_from_wire, external_to_wire, job_from_spec, spec_from_job},
-    observation::{Observed, observed},
+    observation::{Message, Observed, observed},
     plan::{JobFacts, job_plan},
     report::{Progress, progress, progress_to_wire},
     server::{Foreign, server_from_wire, server_to_wire},
     slot::{
         batch_to_wire, observed_slot, observed_slot_to_wire, role_from_wire, role_to_wire, slots_to_wire, work_to_wire,
     },
-    status::{JOB_STATES, end_name, job_state, job_status, mode_from_wire, mode_name, mode_to_wire, verdict_text},
+    status::{
+        CRASHING, JOB_STATES, end_name, job_state, job_status, mode_from_wire, mode_name, mode_to_wire, verdict_text,
+    },
 };
 
 /// Package `trainmaster.v1`: messages, clients and servers.

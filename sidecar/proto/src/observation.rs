@@ -20,8 +20,21 @@ pub struct Observed {
     pub takes_submissions: bool,
     /// The events.
     pub events: Vec<Event>,
-    /// The manager's messages about jobs in an incarnation. For a failure: slot, exit code, and path of the log.
-    pub messages: Vec<(JobId, Incarnation, String)>,
+    /// The manager's messages about jobs.
+    pub messages: Vec<Message>,
+}
+
+/// A manager's message about an incarnation of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The job.
+    pub job: JobId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// For a failure: slot, exit code, and path of the log.
+    pub text: String,
+    /// Number of consecutive failures of the slot that failed most.
+    pub failures: u32,
 }
 
 /// Converts an observation. A snapshot becomes a resync from `SyncBegin` to `SyncEnd`.
@@ -87,7 +100,12 @@ impl Observed {
         self.events.extend(end.map(|end| Event::JobEnded { job, end }));
         self.events.push(Event::Observed { job, incarnation: Incarnation(seen.incarnation), slots, phase });
         if !seen.message.is_empty() {
-            self.messages.push((job, Incarnation(seen.incarnation), seen.message));
+            self.messages.push(Message {
+                job,
+                incarnation: Incarnation(seen.incarnation),
+                text: seen.message,
+                failures: seen.failures,
+            });
         }
         Ok(())
     }
@@ -135,7 +153,14 @@ mod tests {
 
     fn seen(phase: v1::ObservedPhase) -> v1::ObservedJob {
         let slot = v1::Slot { role: 1, index: 0, server: "a".into(), devices: Vec::new(), idle: false };
-        v1::ObservedJob { job: 7, incarnation: 2, slots: vec![slot], phase: phase.into(), message: "m".into() }
+        v1::ObservedJob {
+            job: 7,
+            incarnation: 2,
+            slots: vec![slot],
+            phase: phase.into(),
+            message: "m".into(),
+            failures: 3,
+        }
     }
 
     fn of(kind: v1::observation::Kind) -> v1::Observation {
@@ -158,7 +183,8 @@ mod tests {
         let Event::Observed { job, slots, phase, .. } = &read.events[3] else { panic!("{:?}", read.events) };
         assert_eq!((*job, *phase, slots[0].role), (JobId(7), Phase::Running, Role::Server));
         assert!(matches!(read.events[4], Event::SyncEnd { owns_queue: true, .. }));
-        assert_eq!(read.messages, [(JobId(7), Incarnation(2), "m".to_owned())]);
+        let message = Message { job: JobId(7), incarnation: Incarnation(2), text: "m".into(), failures: 3 };
+        assert_eq!(read.messages, [message]);
     }
 
     #[test]

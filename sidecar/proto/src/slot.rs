@@ -19,6 +19,12 @@ pub fn role_to_wire(role: Role) -> v1::SlotRole {
     }
 }
 
+/// A role in JSON.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it with a reference to the field
+pub(crate) fn role_to_json<S: serde::Serializer>(role: &i32, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(if *role == v1::SlotRole::Server as i32 { "server" } else { "worker" })
+}
+
 /// Converts a role.
 ///
 /// # Errors

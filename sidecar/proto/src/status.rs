@@ -1,5 +1,6 @@
 //! Conversion of jobs' states for users.
 
+use serde::Serializer;
 use trainmaster_core::{End, Job, Mode, Phase, Shape, State, Verdict, fit::Prediction};
 
 use crate::{ConvertError, job::external_to_wire, slot::slots_to_wire, v1};
@@ -51,28 +52,43 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         external: job.external.as_ref().map(external_to_wire),
         spec: None,
         held: job.held,
+        failures: 0,
+        failed_ms: None,
     }
 }
 
-/// The possible states of an active job, as named by [`job_state`] and [`job_status`].
-pub const JOB_STATES: [&str; 5] = ["running", "waiting", "rejected", "stopped", "released"];
+/// The possible states of an active job: those of [`job_state`], and [`CRASHING`].
+pub const JOB_STATES: [&str; 9] =
+    ["waiting", "paused", "starting", "running", "restarting", CRASHING, "stopping", "rejected", "released"];
+
+/// The state of a job whose programs fail again and again. Only its manager knows, so [`job_state`] doesn't.
+pub const CRASHING: &str = "crashing";
 
 /// State of an active job by its verdict in force, without the rest of its status. O(1).
 pub fn job_state(verdict: &Verdict, job: &Job) -> &'static str {
+    let is_there = job.seen.allocation.is_some();
     match verdict {
-        Verdict::Run(_) if job.seen.allocation.is_some() => "running",
-        Verdict::Run(_) | Verdict::Wait(_) => "waiting",
-        Verdict::Reject(_) => "rejected",
-        Verdict::Stop(_) => "stopped",
+        Verdict::Run(_) if is_there && is_restarting(job) => "restarting",
+        Verdict::Run(_) if is_there && job.seen.phase != Phase::Starting => "running",
+        Verdict::Run(_) => "starting",
         Verdict::Release(_) => "released",
+        Verdict::Wait(_) | Verdict::Reject(_) | Verdict::Stop(_) if is_there => "stopping",
+        Verdict::Wait(_) if job.held => "paused",
+        Verdict::Wait(_) => "waiting",
+        Verdict::Reject(_) => "rejected",
+        // Its end follows at once.
+        Verdict::Stop(_) => "stopping",
     }
+}
+
+/// Whether slots of an earlier incarnation run.
+fn is_restarting(job: &Job) -> bool {
+    job.seen.incarnation != job.issued.incarnation
 }
 
 /// The reason of its state, if there is one.
 fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
     let words = || verdict.reason().map(|reason| reason.describe_to(state, &job.spec.tenant)).unwrap_or_default();
-    let busy =
-        job.seen.allocation.is_some() && matches!(job.seen.phase, Phase::Running | Phase::Starting | Phase::Stopping);
     match verdict {
         Verdict::Run(allocation) if job.seen.allocation.is_none() => {
             format!("given {}; its manager is starting it", allocation.shape())
@@ -80,11 +96,9 @@ fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
         Verdict::Run(allocation) => {
             // The plan is different, but its room isn't free yet.
             let missing = job.issued.reason.as_ref().map(|reason| reason.describe_to(state, &job.spec.tenant));
-            let restarting = busy && job.seen.incarnation != job.issued.incarnation;
-            let restart = || restarting.then(|| format!("restarting as {}", allocation.shape()));
+            let restart = || is_restarting(job).then(|| format!("restarting as {}", allocation.shape()));
             missing.or_else(restart).unwrap_or_default()
         }
-        Verdict::Wait(_) if busy => format!("stopping: {}", words()),
         Verdict::Wait(_) | Verdict::Reject(_) | Verdict::Stop(_) => words(),
         // The manager decides whether to start waiting jobs.
         Verdict::Release(shape) if job.seen.allocation.is_none() => {
@@ -92,6 +106,12 @@ fn words_for(state: &State, job: &Job, verdict: &Verdict) -> String {
         }
         Verdict::Release(shape) => format!("handed back to its manager as {shape}"),
     }
+}
+
+/// A text in JSON. Empty: null.
+#[allow(clippy::ptr_arg)] // serde calls it with a reference to the field
+pub(crate) fn text_to_json<S: Serializer>(text: &String, to: S) -> Result<S::Ok, S::Error> {
+    if text.is_empty() { to.serialize_none() } else { to.serialize_str(text) }
 }
 
 /// Name of an ended job's state.
@@ -177,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_waits_until_it_is_observed() {
+    fn a_state_says_what_is() {
         let mut scheduler = Scheduler::new(Settings { engine: "fifo".into(), ..Settings::default() }).unwrap();
         let server = ServerSpec {
             name: "node1".into(),
@@ -195,22 +215,43 @@ mod tests {
         assert!(status(&scheduler).reason.contains("next decision"));
         scheduler.decide(Time(2));
         let given = status(&scheduler);
-        assert_eq!((given.state.as_str(), given.workers, given.servers), ("waiting", 1, 1));
+        assert_eq!((given.state.as_str(), given.workers, given.servers), ("starting", 1, 1));
         assert!(given.reason.contains("starting"), "{}", given.reason);
         let job = scheduler.state().find_job("mnist").unwrap();
-        let slots = job.issued.allocation.as_ref().unwrap().slots().iter().map(|slot| ObservedSlot {
+        let (job, allocation) = (job.id, job.issued.allocation.clone().unwrap());
+        let slots = allocation.slots().iter().map(|slot| ObservedSlot {
             role: slot.role,
             index: slot.index,
             server: "node1".into(),
             devices: Vec::new(),
         });
-        let seen =
-            Event::Observed { job: job.id, incarnation: Incarnation(1), slots: slots.collect(), phase: Phase::Running };
-        scheduler.apply(Time(3), seen).unwrap();
+        let slots: Vec<_> = slots.collect();
+        let seen = |slots: &[ObservedSlot], phase| Event::Observed {
+            job,
+            incarnation: Incarnation(1),
+            slots: slots.to_vec(),
+            phase,
+        };
+        scheduler.apply(Time(3), seen(&slots, Phase::Starting)).unwrap();
+        assert_eq!(status(&scheduler).state, "starting");
+        scheduler.apply(Time(3), seen(&slots, Phase::Running)).unwrap();
         let running = status(&scheduler);
         assert_eq!((running.state.as_str(), running.reason.as_str(), running.started_ms), ("running", "", Some(3)));
         assert_eq!(running.slots[0].server, "node1");
         assert_eq!(Role::Worker, crate::role_from_wire(running.slots[0].role).unwrap());
+        let hold = |held| Event::JobHeld { job, held };
+        scheduler.apply(Time(4), hold(true)).unwrap();
+        let stopping = status(&scheduler);
+        assert_eq!((stopping.state.as_str(), stopping.held), ("stopping", true));
+        scheduler.apply(Time(4), seen(&[], Phase::Stopped)).unwrap();
+        assert_eq!(status(&scheduler).state, "paused");
+        scheduler.apply(Time(4), hold(false)).unwrap();
+        scheduler.decide(Time(4));
+        assert_eq!(status(&scheduler).state, "starting");
+        // The old programs are seen again.
+        scheduler.apply(Time(4), seen(&slots, Phase::Running)).unwrap();
+        let restarting = status(&scheduler);
+        assert_eq!((restarting.state.as_str(), &*restarting.reason), ("restarting", "restarting as 1w+1p"));
         scheduler.apply(Time(4), Event::ModeSet(Mode::Paused)).unwrap();
         let released = status(&scheduler);
         assert_eq!((released.state.as_str(), released.workers), ("released", 1));

@@ -14,6 +14,7 @@ use tonic::{
     service::{Interceptor, interceptor::InterceptedService},
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri},
 };
+use trainmaster_core::{Span, amount::parse_span};
 use trainmaster_host::bounded;
 use trainmaster_net::secret;
 use trainmaster_proto::v1::{admin_client::AdminClient, jobs_client::JobsClient};
@@ -47,19 +48,34 @@ pub struct ServerArgs {
     /// The certificate's private key, in PEM
     #[arg(long, global = true, env = "TRAINMASTER_KEY", value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
+    /// Give up if the daemon doesn't answer within this time [default: 60s]
+    #[arg(long, global = true, env = "TRAINMASTER_TIMEOUT", value_name = "DURATION", value_parser = time)]
+    timeout: Option<Duration>,
+}
+
+/// A time to wait, such as `20s`.
+///
+/// # Errors
+/// It isn't a time, or it is 0.
+pub fn time(text: &str) -> Result<Duration, String> {
+    match parse_span(text).map_err(|error| error.to_string())? {
+        Span(ms) if ms > 0 => Ok(Duration::from_millis(ms.unsigned_abs())),
+        span => Err(format!("{span} must be at least 1ms")),
+    }
 }
 
 /// The options of [`ServerArgs`] for commands without a daemon. They are accepted but hidden, so that an alias with
 /// them works for all commands.
-pub fn without_daemon() -> [Arg; 5] {
-    let [server, ca, cert, key] = without_address();
-    [server, ca, cert, key, unused("token_file", "token-file").value_parser(value_parser!(PathBuf))]
+pub fn without_daemon() -> [Arg; 6] {
+    let [server, ca, cert, key, timeout] = without_address();
+    [server, ca, cert, key, timeout, unused("token_file", "token-file").value_parser(value_parser!(PathBuf))]
 }
 
 /// The same for a command that uses the token only.
-pub fn without_address() -> [Arg; 4] {
+pub fn without_address() -> [Arg; 5] {
     let file = |id, long| unused(id, long).value_parser(value_parser!(PathBuf));
-    [unused("server", "server"), file("ca", "ca"), file("cert", "cert"), file("key", "key")]
+    let timeout = unused("timeout", "timeout").value_parser(time);
+    [unused("server", "server"), file("ca", "ca"), file("cert", "cert"), file("key", "key"), timeout]
 }
 
 fn unused(id: &'static str, long: &'static str) -> Arg {
@@ -71,7 +87,8 @@ const DEFAULT: &str = "http://127.0.0.1:7070";
 impl ServerArgs {
     /// A daemon whose token is in a file.
     pub fn of(server: &str, token_file: &Path) -> Self {
-        Self { server: server.into(), token_file: Some(token_file.into()), ca: None, cert: None, key: None }
+        let token_file = Some(token_file.into());
+        Self { server: server.into(), token_file, ca: None, cert: None, key: None, timeout: None }
     }
 
     /// The daemon's arguments, as parsed from the command line.
@@ -202,7 +219,9 @@ impl Daemon {
             }
             None => None,
         };
-        let mut endpoint = Endpoint::from(uri).connect_timeout(CONNECT).timeout(ANSWER);
+        let mut endpoint = Endpoint::from(uri);
+        let timeout = args.timeout.unwrap_or(ANSWER);
+        endpoint = endpoint.connect_timeout(timeout.min(CONNECT)).timeout(timeout);
         if https {
             let mut tls = ClientTlsConfig::new();
             if let Some(path) = args.find_ca() {
@@ -263,6 +282,13 @@ mod tests {
     fn a_missing_scheme_is_added() {
         assert_eq!(at("host:1").address(), "http://host:1");
         assert_eq!(at("https://host:1/").address(), "https://host:1");
+    }
+
+    #[test]
+    fn a_time_is_more_than_nothing() {
+        assert_eq!(time("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(time("0s"), Err("0ms must be at least 1ms".into()));
+        assert!(time("5").unwrap_err().contains("20s"));
     }
 
     #[test]

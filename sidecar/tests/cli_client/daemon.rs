@@ -74,8 +74,15 @@ impl Part {
         }
     }
 
-    fn list(jobs: &[v1::JobStatus], all: bool) -> v1::ListReply {
-        let jobs = jobs.iter().filter(|job| all || job.ended_ms.is_none()).cloned().collect();
+    fn list(known: &[v1::JobStatus], request: &v1::ListRequest) -> v1::ListReply {
+        let find = |name: &String| {
+            let is_it = |job: &&v1::JobStatus| job.name == *name || job.job.to_string() == *name;
+            known.iter().filter(is_it).max_by_key(|job| job.job).cloned()
+        };
+        let jobs = match request.jobs.is_empty() {
+            true => known.iter().filter(|job| request.all || job.ended_ms.is_none()).cloned().collect(),
+            false => request.jobs.iter().filter_map(find).collect(),
+        };
         let (engine, mode) = ("optimus".into(), "active".into());
         v1::ListReply { jobs, decision: 7, engine, mode, next_decision_ms: Some(LONG_AGO), fallback: String::new() }
     }
@@ -140,17 +147,8 @@ impl jobs_server::Jobs for Part {
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Reply<v1::ListReply> {
-        let v1::ListRequest { all, jobs: names, .. } = self.admit(request)?;
-        let known = self.0.jobs.borrow();
-        if names.is_empty() {
-            return Ok(Response::new(Self::list(&known, all)));
-        }
-        let find = |name: &String| {
-            let is_it = |job: &&v1::JobStatus| job.name == *name || job.job.to_string() == *name;
-            known.iter().filter(is_it).max_by_key(|job| job.job).cloned()
-        };
-        let jobs = names.iter().filter_map(find).collect();
-        Ok(Response::new(v1::ListReply { jobs, ..Self::list(&[], false) }))
+        let request = self.admit(request)?;
+        Ok(Response::new(Self::list(&self.0.jobs.borrow(), &request)))
     }
 
     type LogsStream = Pin<Box<dyn Stream<Item = Result<v1::LogsReply, Status>> + Send>>;
@@ -190,8 +188,8 @@ impl jobs_server::Jobs for Part {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::ListReply, Status>> + Send>>;
 
     async fn watch(&self, request: Request<v1::ListRequest>) -> Reply<Self::WatchStream> {
-        let all = self.admit(request)?.all;
-        let changes = WatchStream::new(self.0.jobs.subscribe()).map(move |jobs| Ok(Self::list(&jobs, all)));
+        let request = self.admit(request)?;
+        let changes = WatchStream::new(self.0.jobs.subscribe()).map(move |jobs| Ok(Self::list(&jobs, &request)));
         Ok(Response::new(Box::pin(changes)))
     }
 }

@@ -21,12 +21,17 @@ fn waits_double_up_to_a_bound_and_begin_anew_after_a_steady_run() {
     world.fleet.policy.failures = 100;
     world.plan(vec![run(1, 1, 1, 2, 1)]);
     let mut waits = Vec::new();
-    for _ in 0..8 {
+    let failures = |world: &World| world.fleet.observe(world.now)[&1].failures;
+    for count in 1..=8 {
         world.exit(worker(1, 1, 1), Exit::Code(1));
+        assert_eq!(failures(&world), count);
         waits.push(wait_for(&mut world, worker(1, 1, 1)));
     }
     assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
-    world.pass(60_000);
+    world.pass(59_999);
+    assert_eq!(failures(&world), 8);
+    world.pass(1);
+    assert_eq!(failures(&world), 0);
     world.exit(worker(1, 1, 1), Exit::Code(1));
     assert_eq!(wait_for(&mut world, worker(1, 1, 1)), 500);
     assert_eq!(world.signals(), [], "nobody else was touched");

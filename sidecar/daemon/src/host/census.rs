@@ -12,7 +12,7 @@ use trainmaster_core::{
     resources::{Amounts, GPU},
 };
 use trainmaster_net::Adder;
-use trainmaster_proto::{JOB_STATES, job_state, mode_name};
+use trainmaster_proto::{CRASHING, JOB_STATES, mode_name};
 
 /// Maximum number of tenants, and of queues, that are chosen for their GPUs. As many more are chosen for their waits.
 const MOST_NAMES: usize = 25;
@@ -169,14 +169,20 @@ impl Census {
         })
     }
 
-    /// Samples the state. O(servers · types of GPU + jobs · log jobs).
-    pub(super) fn sample(&self, state: &State, engine: &str, now: Time) {
+    /// Samples the state, with the name of each job's state. O(servers · types of GPU + jobs · log jobs).
+    pub(super) fn sample(
+        &self,
+        state: &State,
+        name_of: impl Fn(&Verdict, &Job) -> &'static str,
+        engine: &str,
+        now: Time,
+    ) {
         self.engine.reset();
         self.engine.with_label_values(&[engine]).set(1);
         self.mode.reset();
         self.mode.with_label_values(&[mode_name(state.mode)]).set(1);
         self.sample_servers(state);
-        self.sample_jobs(state, now);
+        self.sample_jobs(state, name_of, now);
     }
 
     fn sample_servers(&self, state: &State) {
@@ -219,7 +225,7 @@ impl Census {
         }
     }
 
-    fn sample_jobs(&self, state: &State, now: Time) {
+    fn sample_jobs(&self, state: &State, name_of: impl Fn(&Verdict, &Job) -> &'static str, now: Time) {
         let mut states: BTreeMap<&str, i64> = JOB_STATES.map(|name| (name, 0)).into();
         let (mut tenants, mut queues) = (BTreeMap::<&str, Sum>::new(), BTreeMap::<&str, Sum>::new());
         let (mut waiting, mut starting) = (BTreeMap::<ReasonKind, i64>::new(), 0);
@@ -227,14 +233,14 @@ impl Census {
         for job in state.jobs.values() {
             let name = job.spec.name.as_str();
             let verdict = state.effective(job);
-            let state = job_state(&verdict, job);
-            *states.entry(state).or_default() += 1;
-            let sum = measure(job, &verdict, state, now);
+            let now_in = name_of(&verdict, job);
+            *states.entry(now_in).or_default() += 1;
+            let sum = measure(job, &verdict, now_in, now);
             tenants.entry(&job.spec.tenant).or_default().add(sum);
             queues.entry(&job.spec.queue).or_default().add(sum);
             match &verdict {
                 Verdict::Wait(reason) | Verdict::Reject(reason) => *waiting.entry(reason.kind()).or_default() += 1,
-                Verdict::Run(_) if state == "waiting" => starting += 1,
+                Verdict::Run(_) if now_in == STARTING => starting += 1,
                 Verdict::Run(allocation) => {
                     let left = job.remaining_time(allocation.shape()).map(|left| left.as_seconds());
                     longest.extend(left.map(|left| (name, left)));
@@ -273,13 +279,13 @@ fn measure(job: &Job, verdict: &Verdict, state: &str, now: Time) -> Sum {
     let since = match verdict {
         Verdict::Wait(_) if job.held => None,
         Verdict::Wait(_) => job.waits_since(),
-        Verdict::Run(_) if state == "waiting" => Some(job.issued.changed),
+        Verdict::Run(_) if state == STARTING => Some(job.issued.changed),
         _ => None,
     };
     Sum {
         gpus: gpus(job, job.issued.allocation.as_deref().or(job.seen.allocation.as_deref())),
-        running: i64::from(state == "running"),
-        waiting: i64::from(state == "waiting" && !job.held),
+        running: i64::from(["running", "restarting", CRASHING].contains(&state)),
+        waiting: i64::from(["waiting", STARTING].contains(&state)),
         longest_wait: since.map_or(0.0, |since| (now - since).as_seconds().max(0.0)),
     }
 }

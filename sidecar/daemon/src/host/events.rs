@@ -5,12 +5,12 @@ use trainmaster_core::{
     text::shown,
 };
 use trainmaster_host::Answers;
-use trainmaster_proto::{Observed, Progress};
+use trainmaster_proto::{Message, Observed, Progress};
 
 use super::{
     answers::{HostError, Reply},
     journal::Effect,
-    owner::Owner,
+    owner::{Owner, Told},
     said::Taking,
     streams::{Attaching, Brought, OpenStream},
 };
@@ -95,12 +95,17 @@ impl Owner {
     }
 
     /// Keeps a manager's text about an incarnation of a job, if that was issued and no text about a later one is known.
-    pub(super) fn take_message(&mut self, manager: &str, (job, incarnation): (JobId, Incarnation), message: &str) {
+    pub(super) fn take_message(&mut self, manager: &str, message: Message) {
+        let Message { job, incarnation, text, failures } = message;
         let speaker = self.speaker(manager);
         let found = self.scheduler.state().job(job);
         let its = found.is_some_and(|job| incarnation <= job.issued.incarnation && self.is_run_by(speaker, job));
-        if its && self.messages.get(&job).is_none_or(|(known, _)| *known <= incarnation) {
-            self.messages.insert(job, (incarnation, shown(message, LONGEST_MESSAGE).into()));
+        let known = self.messages.get(&job);
+        if its && known.is_none_or(|known| known.incarnation <= incarnation) {
+            let text: String = shown(&text, LONGEST_MESSAGE).into();
+            let same = known.filter(|known| known.incarnation == incarnation && known.text == text);
+            let at = same.map_or_else(|| self.clock.now(), |known| known.at);
+            self.messages.insert(job, Told { incarnation, text, failures, at });
         }
     }
 

@@ -8,7 +8,7 @@ use tokio::{
     task,
     time::timeout,
 };
-use trainmaster_core::{Incarnation, JobId, Mode, Role};
+use trainmaster_core::{Incarnation, Job, JobId, Mode, Role, Verdict};
 use trainmaster_feed::{Acknowledgement, FeedHost, Unavailable};
 use trainmaster_host::Answers;
 use trainmaster_proto::Progress;
@@ -141,21 +141,22 @@ impl Host {
     pub(crate) async fn measure(&self, alone: OwnedMutexGuard<()>) -> Option<OwnedMutexGuard<()>> {
         let sample = |view: View<'_>| {
             let engine = view.scheduler.engine_name().to_owned();
-            (view.scheduler.state().clone(), engine, view.now(), view.decision_age())
+            (view.overview(false), engine, view.now(), view.decision_age())
         };
         let copy = timeout(SAMPLING, self.read(sample)).await;
         self.metrics.sampled.set(i64::from(matches!(copy, Ok(Ok(_)))));
-        let Ok(Ok((state, engine, now, age))) = copy else { return Some(alone) };
+        let Ok(Ok((overview, engine, now, age))) = copy else { return Some(alone) };
         let metrics = self.metrics.clone();
         let sampled = task::spawn_blocking(move || {
             metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);
-            let (_, largest) = state.free_gpus();
+            let (_, largest) = overview.state.free_gpus();
             // A level that no server has any more isn't told.
             metrics.largest_free_gpus.reset();
             for (level, free) in largest {
                 metrics.largest_free_gpus.with_label_values(&[level.name()]).set(free as f64 / 1000.0);
             }
-            metrics.census.sample(&state, &engine, now);
+            let name_of = |verdict: &Verdict, job: &Job| overview.job_state(verdict, job);
+            metrics.census.sample(&overview.state, name_of, &engine, now);
             alone
         });
         sampled.await.ok()

@@ -75,8 +75,8 @@ impl Owner {
             if let Some(taking) = &mut heard.taking {
                 // A replaced stream may have pending observations. The newer stream's snapshot replaces them.
                 let is_open = self.is_open(&taking.manager, stream);
-                while is_open && let Some((job, incarnation, message)) = taking.messages.pop_front() {
-                    self.take_message(&taking.manager, (job, incarnation), &message);
+                while is_open && let Some(message) = taking.messages.pop_front() {
+                    self.take_message(&taking.manager, message);
                     if taking.messages.len().is_multiple_of(MESSAGES) && Instant::now() >= end {
                         return false;
                     }

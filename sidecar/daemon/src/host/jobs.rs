@@ -10,7 +10,7 @@ use trainmaster_proto::{end_name, job_status, mode_name, v1};
 use super::{
     answers::{HostError, Reply, Submission, Submitted, Unwritten},
     journal::Effect,
-    owner::Owner,
+    owner::{Owner, Told},
 };
 use crate::{
     access::{Role, Scope, Who},
@@ -230,9 +230,9 @@ impl Owner {
     }
 
     /// The manager's latest message about an active job, and whether it is about the present incarnation.
-    pub(super) fn message(&self, job: &Job) -> Option<(&str, bool)> {
-        let (incarnation, text) = self.messages.get(&job.id)?;
-        Some((text, *incarnation == job.issued.incarnation))
+    pub(super) fn message(&self, job: &Job) -> Option<(&Told, bool)> {
+        let told = self.messages.get(&job.id)?;
+        Some((told, told.incarnation == job.issued.incarnation))
     }
 
     /// The record of an active job for the time after its end.
@@ -243,7 +243,7 @@ impl Owner {
         end_name(end).clone_into(&mut status.state);
         // A failure can be told of an incarnation that the next one was about to replace.
         let said = || self.message(found).filter(|(_, present)| *present || end == End::Failed);
-        status.reason = message.or_else(|| said().map(|(text, _)| text.to_owned())).unwrap_or_default();
+        status.reason = message.or_else(|| said().map(|(told, _)| told.text.clone())).unwrap_or_default();
         if let Verdict::Stop(reason) = &found.verdict {
             status.reason = reason.describe_to(state, &found.spec.tenant);
         }

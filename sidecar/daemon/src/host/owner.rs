@@ -65,6 +65,15 @@ pub(crate) struct Opened {
     pub(crate) clock: Clock,
 }
 
+/// A manager's text about an active job.
+pub(super) struct Told {
+    pub(super) incarnation: Incarnation,
+    pub(super) text: String,
+    pub(super) failures: u32,
+    /// When the text came.
+    pub(super) at: Time,
+}
+
 /// Results of other threads.
 pub(super) enum Internal {
     Written(Written),
@@ -85,8 +94,8 @@ pub(super) struct Owner {
     pub(super) threads: Handle,
     pub(super) secrets: HashMap<JobId, String>,
     pub(super) ended: EndedJobs,
-    /// The managers' latest texts about active jobs, each with the incarnation that it is about.
-    pub(super) messages: HashMap<JobId, (Incarnation, String)>,
+    /// The managers' latest texts about active jobs.
+    pub(super) messages: HashMap<JobId, Told>,
     /// Jobs that end once they have no slots any more.
     pub(super) stopping: BTreeSet<JobId>,
     pub(super) sessions: BTreeMap<String, Session>,

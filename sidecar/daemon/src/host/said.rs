@@ -5,8 +5,8 @@ use std::{
     time::Instant,
 };
 
-use trainmaster_core::{Event, Incarnation, JobId};
-use trainmaster_proto::Observed;
+use trainmaster_core::Event;
+use trainmaster_proto::{Message, Observed};
 
 use super::answers::Turn;
 use crate::{access::Who, session::Outbox};
@@ -40,7 +40,7 @@ pub(super) struct Taking {
     pub(super) trusted: bool,
     /// Servers and slots that the snapshot doesn't contain have left.
     pub(super) swept: bool,
-    pub(super) messages: VecDeque<(JobId, Incarnation, String)>,
+    pub(super) messages: VecDeque<Message>,
     pub(super) events: VecDeque<Event>,
     /// The first observation of a stream.
     pub(super) outbox: Option<Outbox>,

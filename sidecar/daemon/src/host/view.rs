@@ -5,8 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use trainmaster_core::{Job, JobId, Role, Scheduler, Server, ServerId, State, Verdict, text::shown};
-use trainmaster_proto::{job_from_spec, job_status, mode_name, v1};
+use trainmaster_core::{Job, JobId, Role, Scheduler, Server, ServerId, State, Time, Verdict, text::shown};
+use trainmaster_proto::{CRASHING, job_from_spec, job_state, job_status, mode_name, v1};
 
 use super::owner::Owner;
 use crate::{
@@ -29,13 +29,30 @@ pub(crate) struct View<'a> {
 
 /// A copy for lists that another thread makes.
 pub(crate) struct Overview {
-    state: State,
+    pub(super) state: State,
     ended: Vec<Arc<EndedJob>>,
     decision: u64,
     next_decision: Option<i64>,
     fallback: String,
-    /// The managers' latest messages about jobs that should run and have no slots, as after a failure.
-    said: HashMap<JobId, String>,
+    /// What the managers say of jobs that should run and fail.
+    failing: HashMap<JobId, Failing>,
+}
+
+/// A job that should run and fails.
+struct Failing {
+    text: String,
+    failures: u32,
+    /// When the manager said so.
+    at: Time,
+    /// Whether nothing of it runs.
+    is_down: bool,
+}
+
+impl Failing {
+    /// One slot that failed once is started again while the others run.
+    fn is_crashing(&self) -> bool {
+        self.failures > 0 && (self.is_down || self.failures > 1)
+    }
 }
 
 impl Owner {
@@ -61,25 +78,29 @@ impl View<'_> {
             decision: self.settled.0,
             next_decision: self.next_decision(),
             fallback: self.fallback(),
-            said: self.said(),
+            failing: self.failing(),
         }
     }
 
     /// O(messages).
-    fn said(&self) -> HashMap<JobId, String> {
+    fn failing(&self) -> HashMap<JobId, Failing> {
         let state = self.scheduler.state();
         let about = |id: &JobId| {
             let job = state.job(*id)?;
-            let starts = job.seen.allocation.is_none() && matches!(state.effective(job), Verdict::Run(_));
-            let (text, _) = self.owner.message(job).filter(|(_, present)| starts && *present)?;
-            Some((*id, shown(text, LONGEST_IN_LISTS).into()))
+            let (told, _) = self.owner.message(job).filter(|(_, is_present)| *is_present)?;
+            let is_down = job.seen.allocation.is_none();
+            let fails = (is_down || told.failures > 0) && matches!(state.effective(job), Verdict::Run(_));
+            fails.then(|| {
+                let text = shown(&told.text, LONGEST_IN_LISTS).into();
+                (*id, Failing { text, failures: told.failures, at: told.at, is_down })
+            })
         };
         self.owner.messages.keys().filter_map(about).collect()
     }
 
     /// The manager's latest message about an active job.
     pub(crate) fn message(&self, job: &Job) -> Option<&str> {
-        self.owner.message(job).map(|(text, _)| text)
+        self.owner.message(job).map(|(told, _)| &*told.text)
     }
 
     /// Attached managers.
@@ -152,10 +173,22 @@ impl Overview {
         v1::ListReply { jobs: found.into_values().collect(), ..self.shell() }
     }
 
+    /// The state of a job by its verdict in force.
+    pub(super) fn job_state(&self, verdict: &Verdict, job: &Job) -> &'static str {
+        let is_crashing = self.failing.get(&job.id).is_some_and(Failing::is_crashing);
+        if is_crashing { CRASHING } else { job_state(verdict, job) }
+    }
+
     fn status(&self, job: &Job) -> v1::JobStatus {
         let mut status = job_status(&self.state, job);
-        if let Some(text) = self.said.get(&job.id) {
-            status.reason.clone_from(text);
+        if let Some(failing) = self.failing.get(&job.id) {
+            status.reason.clone_from(&failing.text);
+            if failing.failures > 0 {
+                (status.failures, status.failed_ms) = (failing.failures, Some(failing.at.0));
+            }
+            if failing.is_crashing() {
+                CRASHING.clone_into(&mut status.state);
+            }
         }
         status
     }

@@ -1,6 +1,11 @@
 //! The service for jobs: submission, control, lists.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{Stream, stream};
 use prost::Message;
@@ -28,8 +33,10 @@ use crate::{
     host::{Host, Submission, Submitted},
 };
 
-/// Minimum interval between a watcher's updates.
+/// Minimum interval between a watcher's updates: for few jobs, for each job, and for very many.
 const PACE: Duration = Duration::from_millis(100);
+const PACE_OF_ONE: Duration = Duration::from_millis(1);
+const LONGEST_PACE: Duration = Duration::from_secs(2);
 
 /// Maximum time for looking up a job's programs, and maximum number of such checks at a time. Beyond, a job is taken
 /// unchecked.
@@ -179,10 +186,8 @@ impl Jobs for JobsService {
             // Commands may contain secrets of the owner.
             return Err(Status::permission_denied("specs: a token to read doesn't show what was submitted"));
         }
+        check_named(&jobs)?;
         if !jobs.is_empty() {
-            if jobs.len() > MOST_NAMED {
-                return Err(Status::invalid_argument(format!("jobs: {} must be at most {MOST_NAMED}", jobs.len())));
-            }
             if specs {
                 return Err(Status::invalid_argument("specs: isn't for single jobs"));
             }
@@ -219,8 +224,11 @@ impl Jobs for JobsService {
 
     async fn watch(&self, request: Request<v1::ListRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let (who, changes) = (Who::of(&request)?, self.host.changes());
-        let (scope, all) = (who.scope(), request.into_inner().all);
-        let watch = Watching { jobs: self.clone(), all, who, scope, changes, last: None };
+        let v1::ListRequest { all, jobs, .. } = request.into_inner();
+        check_named(&jobs)?;
+        let named = (!jobs.is_empty()).then(|| Named::new(jobs));
+        let (scope, all) = (who.scope(), all || named.is_some());
+        let watch = Watching { jobs: self.clone(), all, named, who, scope, changes, last: None, pace: PACE };
         // The list is made once the watcher has room for it.
         Ok(Response::new(Box::pin(stream::unfold(Some(watch), Watching::next))))
     }
@@ -235,20 +243,62 @@ impl Jobs for JobsService {
 struct Watching {
     jobs: JobsService,
     all: bool,
+    /// The jobs that it is limited to.
+    named: Option<Named>,
     who: Who,
     scope: Scope,
     changes: watch::Receiver<u64>,
     /// The hash of the last list.
     last: Option<blake3::Hash>,
+    /// Pause before the next update.
+    pace: Duration,
+}
+
+/// The jobs that a watcher named, and their numbers once they are found. A later job of the same name is another one.
+struct Named(BTreeMap<String, Option<u64>>);
+
+impl Named {
+    fn new(names: Vec<String>) -> Self {
+        Self(names.into_iter().map(|name| (name.clone(), name.parse().ok())).collect())
+    }
+
+    /// These jobs of a list. O(jobs · log names).
+    fn choose<'a>(&mut self, jobs: impl Iterator<Item = &'a v1::JobStatus> + Clone) -> Vec<v1::JobStatus> {
+        if self.0.values().any(Option::is_none) {
+            let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
+            for job in jobs.clone().filter(|job| self.0.get(&job.name) == Some(&None)) {
+                let number = newest.entry(&job.name).or_default();
+                *number = job.job.max(*number);
+            }
+            for (name, number) in newest {
+                self.0.insert(name.to_owned(), Some(number));
+            }
+        }
+        let numbers: BTreeSet<u64> = self.0.values().copied().flatten().collect();
+        jobs.filter(|job| numbers.contains(&job.job)).cloned().collect()
+    }
+}
+
+/// # Errors
+/// Too many jobs are named.
+fn check_named(jobs: &[String]) -> Result<(), Status> {
+    if jobs.len() > MOST_NAMED {
+        return Err(Status::invalid_argument(format!("jobs: {} must be at most {MOST_NAMED}", jobs.len())));
+    }
+    Ok(())
 }
 
 impl Watching {
     /// The visible part of a list, and its hash. O(jobs).
-    fn mine(&self, list: &Listed) -> (v1::ListReply, blake3::Hash) {
-        if self.scope == Scope::All {
+    fn mine(&mut self, list: &Listed) -> (v1::ListReply, blake3::Hash) {
+        if self.scope == Scope::All && self.named.is_none() {
             return (list.reply.clone(), list.hash);
         }
-        let jobs = list.reply.jobs.iter().filter(|status| self.scope.sees_status(status)).cloned().collect();
+        let seen = list.reply.jobs.iter().filter(|status| self.scope.sees_status(status));
+        let jobs = match &mut self.named {
+            Some(named) => named.choose(seen),
+            None => seen.cloned().collect(),
+        };
         let mine = v1::ListReply { jobs, ..shell(&list.reply) };
         let hash = blake3::hash(&mine.encode_to_vec());
         (mine, hash)
@@ -259,7 +309,7 @@ impl Watching {
         loop {
             if watch.last.is_some() {
                 // Changes during the pause are sent together.
-                sleep(PACE).await;
+                sleep(watch.pace).await;
                 tokio::select! {
                     biased;
                     over = watch.who.over() => return Some((Err(over), None)),
@@ -271,7 +321,11 @@ impl Watching {
                 Err(error) => return Some((Err(error), None)),
                 // Unchanged jobs aren't copied.
                 Ok(list) if watch.last == Some(list.hash) => continue,
-                Ok(list) => watch.mine(&list),
+                Ok(list) => {
+                    let jobs = u32::try_from(list.reply.jobs.len()).unwrap_or(u32::MAX);
+                    watch.pace = PACE_OF_ONE.saturating_mul(jobs).clamp(PACE, LONGEST_PACE);
+                    watch.mine(&list)
+                }
             };
             if watch.last.replace(hash) != Some(hash) {
                 return Some((Ok(list), Some(watch)));

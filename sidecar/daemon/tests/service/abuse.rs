@@ -346,6 +346,7 @@ impl Odd {
             slots,
             phase: self.pick(&[0, 1, 1, 1, 2, 3, 4, 5]),
             message: String::new(),
+            failures: 0,
         }
     }
 

@@ -105,7 +105,17 @@ impl Manager for Toy {
                 order.run().map(|run| run.slots.iter().map(|(slot, place)| place.to_wire(*slot, false)).collect());
             let phase = if slots.is_some() { ObservedPhase::Running } else { ObservedPhase::Stopped };
             let (slots, phase) = (slots.unwrap_or_default(), phase.into());
-            (job, v1::ObservedJob { job, incarnation: order.incarnation, slots, phase, message: String::new() })
+            (
+                job,
+                v1::ObservedJob {
+                    job,
+                    incarnation: order.incarnation,
+                    slots,
+                    phase,
+                    message: String::new(),
+                    failures: 0,
+                },
+            )
         };
         self.machines.jobs = self.machines.ordered.iter().map(run).collect();
         // Only what changed is sent.

@@ -83,7 +83,7 @@ async fn without_settings_a_job_that_arrives_or_is_resumed_does_not_wait_for_the
         clients.until_job(name, |job| job.state == "running").await;
     }
     clients.pause("first", false).await.unwrap();
-    clients.until_job("first", |job| job.state == "waiting" && job.slots.is_empty()).await;
+    clients.until_job("first", |job| job.state == "paused" && job.slots.is_empty()).await;
     clients.pause("first", true).await.unwrap();
     clients.until_job("first", |job| job.state == "running").await;
     daemon.stop().await;
@@ -130,7 +130,7 @@ async fn a_held_job_releases_its_slots_and_continues_later() {
     clients.pause("held", false).await.unwrap();
     let plan = manager.until_plan(job, |plan| plan.action() == v1::Action::Wait).await;
     assert!(plan.reason.contains("held by a person"), "{}", plan.reason);
-    let held = clients.until_job("held", |job| job.state == "waiting" && job.slots.is_empty()).await;
+    let held = clients.until_job("held", |job| job.state == "paused" && job.slots.is_empty()).await;
     assert!(held.reason.contains("held"), "{}", held.reason);
     clients.pause("1", true).await.unwrap();
     let again = clients.until_job("held", |job| job.state == "running").await;
@@ -262,6 +262,43 @@ async fn a_dry_run_changes_nothing_and_a_watch_streams_changes() {
     assert!(unknown.message().contains("\"oracle\" is not an engine; there are optimus"), "{}", unknown.message());
     daemon.stop().await;
     assert!(watch_ends(watch).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_of_some_jobs_follows_them_by_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let watch = |jobs: Vec<String>| {
+        let mut client = clients.jobs.clone();
+        async move { client.watch(v1::ListRequest { jobs, ..v1::ListRequest::default() }).await }
+    };
+    let many = (0..1001).map(|number| number.to_string()).collect();
+    let refused = watch(many).await.err().unwrap();
+    assert_eq!((refused.code(), refused.message()), (tonic::Code::InvalidArgument, "jobs: 1001 must be at most 1000"));
+    for name in ["one", "two", "three"] {
+        clients.submit(&spec(name)).await.unwrap();
+    }
+    let wanted = ["one", "2", "4", "later"].map(str::to_owned).to_vec();
+    let mut watch = watch(wanted).await.unwrap().into_inner();
+    let mut seen = async |count: usize| {
+        loop {
+            let list = watch.message().await.unwrap().unwrap();
+            if list.jobs.len() == count {
+                return list.jobs.into_iter().map(|job| (job.job, job.state)).collect::<Vec<_>>();
+            }
+        }
+    };
+    let waits = |job: u64| (job, "waiting".to_owned());
+    assert_eq!(seen(2).await, [waits(1), waits(2)]);
+    clients.cancel("one").await.unwrap();
+    clients.submit(&spec("one")).await.unwrap();
+    // Its number was asked for, too. The ended one stays.
+    assert_eq!(seen(3).await, [(1, "cancelled".to_owned()), waits(2), waits(4)]);
+    clients.submit(&spec("one-more")).await.unwrap();
+    clients.submit(&spec("later")).await.unwrap();
+    assert_eq!(seen(4).await, [(1, "cancelled".to_owned()), waits(2), waits(4), waits(6)]);
+    daemon.stop().await;
 }
 
 async fn watch_ends(mut watch: tonic::Streaming<v1::ListReply>) -> bool {

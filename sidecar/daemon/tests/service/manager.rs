@@ -193,6 +193,7 @@ async fn a_managers_message_about_an_end_is_kept() {
         slots: Vec::new(),
         phase: phase.into(),
         message: message.into(),
+        failures: 0,
     };
     for (name, phase, state) in
         [("good", ObservedPhase::Completed, "completed"), ("bad", ObservedPhase::Failed, "failed")]
@@ -224,12 +225,20 @@ async fn the_list_says_why_a_program_starts_again() {
         slots: Vec::new(),
         phase: ObservedPhase::Starting.into(),
         message: message.into(),
+        failures: 0,
     };
     let words = "worker 0 ended with exit code 1 (log /tmp/x: \"no data\"); failure 1 of 8, again after 500ms";
     // A text about what was never issued keeps no other away.
     manager.say("fake", starting(u32::MAX, "of the future")).await;
     manager.say("fake", starting(1, words)).await;
-    clients.until_job("one", |job| job.reason == words).await;
+    let started = clients.until_job("one", |job| job.reason == words).await;
+    assert_eq!((started.state.as_str(), started.failures, started.failed_ms), ("starting", 0, None));
+    manager.say("fake", v1::ObservedJob { failures: 1, ..starting(1, words) }).await;
+    let crashing = clients.until_job("one", |job| job.state == "crashing").await;
+    assert_eq!((crashing.reason.as_str(), crashing.failures), (words, 1));
+    assert!(crashing.failed_ms.unwrap() >= crashing.submitted_ms);
+    let metrics = super::net::get(&daemon, "/metrics").await;
+    assert!(metrics.contains("trainmaster_jobs{state=\"crashing\"} 1"), "{metrics}");
     // Somewhere else, it's a start like any other.
     let delta = v1::Delta { servers_left: vec![there], ..v1::Delta::default() };
     manager.observations.send(observation("fake", Kind::Delta(delta))).await.unwrap();

@@ -3,6 +3,7 @@
 use std::{env, fs, path::Path};
 
 use prost::Message as _;
+use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -168,8 +169,17 @@ async fn metrics_and_jobs_are_on_the_same_port() {
         assert!(metrics.contains(line), "{line} is missing in {metrics}");
     }
     let jobs = get(&daemon, "/jobs?all=true").await;
-    let body: serde_json::Value = serde_json::from_str(jobs.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    let body: Value = serde_json::from_str(jobs.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     assert_eq!((body["jobs"][0]["name"].as_str(), body["engine"].as_str()), (Some("one"), Some("optimus")));
+    let job = &body["jobs"][0];
+    assert_eq!(
+        (&job["held"], &job["reason"], &job["slots"][0]["role"]),
+        (&false.into(), &Value::Null, &"worker".into())
+    );
+    assert!(
+        body["fallback"].is_null() && body.get("next_decision_ms").is_some() && job.get("spec").is_none(),
+        "{body}"
+    );
     assert!(get(&daemon, "/nothing").await.starts_with("HTTP/1.1 404"));
 
     let endpoint = tonic::transport::Channel::from_shared(daemon.url().to_owned()).unwrap();

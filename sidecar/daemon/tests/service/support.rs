@@ -332,6 +332,7 @@ fn obey(world: &mut World, plan: v1::Plan) -> Vec<Kind> {
                     slots: job.slots.clone(),
                     phase: v1::ObservedPhase::Running.into(),
                     message: String::new(),
+                    failures: 0,
                 };
                 world.running.insert(job.job, running.clone());
                 seen.push(running);
@@ -345,6 +346,7 @@ fn obey(world: &mut World, plan: v1::Plan) -> Vec<Kind> {
                     slots: Vec::new(),
                     phase: v1::ObservedPhase::Stopped.into(),
                     message: String::new(),
+                    failures: 0,
                 });
             }
         }

@@ -19,8 +19,8 @@ from .driver import Change, Driver, OnDriverDeath, Result, Settings, identity
 from .record import Record
 from .torchrun import Torchrun
 
-# The states in which a job can still train.
-_ACTIVE = ("running", "waiting", "released")
+# The states in which a job can't train any more.
+_OVER = ("rejected", "completed", "failed", "cancelled", "stopped")
 # The first version with label selectors for placement groups.
 _OLDEST_RAY = (2, 49)
 
@@ -150,7 +150,7 @@ class Session:
         if resume and (known := record.read()):
             number, token = known
             status = self.jobs.find(str(number))
-            if status and status.name == job.name and status.state in _ACTIVE:
+            if status and status.name == job.name and status.state not in _OVER:
                 return number, token, _claim(job, number, token)
         number, token = self.jobs.submit(job)
         try:
