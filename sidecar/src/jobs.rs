@@ -227,7 +227,7 @@ pub(crate) trait JobText {
     /// When it ends.
     fn end(&self) -> String;
     fn mood(&self) -> Option<Mood>;
-    /// Its state's reason. After failures, with the time of the last one.
+    /// Its state's reason. After failures, with the age of the last one.
     fn why(&self) -> String;
     /// The job in one line, for logs. A job that waits for a decision has the time of the next one.
     fn line(&self, next_decision_ms: Option<i64>) -> String;
@@ -272,9 +272,9 @@ impl JobText for JobStatus {
     }
 
     fn why(&self) -> String {
-        match self.failed_ms {
-            Some(at) if !self.reason.is_empty() => format!("{}, {} ago", self.reason, ago(at)),
-            _ => self.reason.clone(),
+        match self.failed_ms.map(ago).as_deref() {
+            None | Some("now") => self.reason.clone(),
+            Some(ago) => format!("{ago}: {}", self.reason),
         }
     }
 
@@ -290,9 +290,8 @@ impl JobText for JobStatus {
         if let Some(left) = self.remaining_ms.filter(|_| self.ended_ms.is_none()) {
             line += &format!(", ends in {}", Span(left));
         }
-        let why = self.why();
-        if !why.is_empty() {
-            line += &format!("; {why}");
+        if !self.reason.is_empty() {
+            line += &format!("; {}", self.reason);
         }
         if let Some(at) = next_decision_ms.filter(|_| self.state == "waiting") {
             line += &format!("; next decision {}", away(at));

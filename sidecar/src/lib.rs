@@ -227,7 +227,7 @@ fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{collections::BTreeSet, fs};
 
     use clap::{Command, CommandFactory as _};
 
@@ -235,11 +235,11 @@ mod tests {
 
     const PAGE: &str = include_str!("../../docs/cli.md");
 
-    /// The page's words that begin like this, up to a character that isn't part of a word.
-    fn words(start: &str) -> BTreeSet<&'static str> {
+    /// A page's words that begin like this, up to a character that isn't part of a word.
+    fn words<'a>(page: &'a str, start: &str) -> BTreeSet<&'a str> {
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let ends = |text: &str| text.find(|c| !is_part(c)).unwrap_or(text.len());
-        let starts = PAGE.match_indices(start).map(|(at, _)| &PAGE[at..]);
+        let starts = page.match_indices(start).map(|(at, _)| &page[at..]);
         starts.map(|text| &text[..ends(text)]).filter(|word| word.len() > start.len()).collect()
     }
 
@@ -253,13 +253,13 @@ mod tests {
         let mut program = Cli::command();
         program.build();
         let (table, rest) = PAGE.split_once("\n\n* ").unwrap();
-        let is_in_table = |name: &str| table.lines().any(|line| line.starts_with(&format!("| `{name}")));
+        let commands = table.lines().filter_map(|line| line.strip_prefix("| `"));
+        let commands: BTreeSet<&str> = commands.map(|line| line.split([' ', '`']).next().unwrap()).collect();
         for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
-            assert!(is_in_table(command.get_name()), "docs/cli.md lacks the command {}", command.get_name());
+            assert!(commands.contains(command.get_name()), "docs/cli.md lacks the command {}", command.get_name());
         }
         let adapters = ["slurm", "yarn"];
-        for line in table.lines().filter_map(|line| line.strip_prefix("| `")) {
-            let name = line.split([' ', '`']).next().unwrap();
+        for name in commands {
             // A build without the feature `train` has one command less.
             let is_known = program.find_subcommand(name).is_some() || adapters.contains(&name);
             assert!(is_known || name == "train-policy", "docs/cli.md has {name}, which is no command");
@@ -273,10 +273,21 @@ mod tests {
         });
         // Those of train-policy, of the adapters' commands and of cargo.
         let others = ["--max-epochs", "--features", "--release"];
-        for word in words("--").into_iter().filter(|word| !others.contains(word)) {
+        for word in words(PAGE, "--")
+            .into_iter()
+            .filter(|word| word.as_bytes()[2].is_ascii_alphabetic() && !others.contains(word))
+        {
             assert!(options.contains(word), "docs/cli.md has {word}, which no command has");
         }
-        let named: BTreeSet<_> = words("TRAINMASTER_").into_iter().map(str::to_owned).collect();
+        let pages: String = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"))
+            .unwrap()
+            .filter_map(|page| fs::read_to_string(page.unwrap().path()).ok())
+            .collect();
+        let described = words(&pages, "--");
+        let own = |option: &&String| !described.contains(option.as_str()) && *option != "--help";
+        let undescribed: Vec<_> = options.iter().filter(own).collect();
+        assert!(undescribed.is_empty(), "no page in docs has {undescribed:?}");
+        let named: BTreeSet<_> = words(PAGE, "TRAINMASTER_").into_iter().map(str::to_owned).collect();
         assert_eq!(named, variables, "the variables in docs/cli.md, and those of the commands");
         let (_, global) = rest.split_once("## Options of every command").unwrap();
         let (global, _) = global.split_once("\n\n* ").unwrap();

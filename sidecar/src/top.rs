@@ -127,7 +127,8 @@ impl Top {
                 workers: 0,
             });
             tenant.running += u32::from(job.workers > 0);
-            tenant.waiting += u32::from(job.state == "waiting");
+            let waits = ["waiting", "starting", "restarting", "stopping"].contains(&job.state.as_str());
+            tenant.waiting += u32::from(job.workers == 0 && waits);
             tenant.workers = tenant.workers.saturating_add(job.workers);
         }
         let mut tenants: Vec<Tenant> = tenants.into_values().collect();

@@ -6,10 +6,13 @@ use clap::Args;
 use serde::Serialize;
 use tokio::time::sleep;
 use trainmaster_core::text::shown;
-use trainmaster_proto::v1::{JobStatus, ListReply, ListRequest};
+use trainmaster_proto::{
+    CRASHING,
+    v1::{JobStatus, ListReply, ListRequest},
+};
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
-    client::{Daemon, ServerArgs, time},
+    client::{Daemon, ServerArgs, duration},
 };
 
 use super::run::{again, is_away};
@@ -18,7 +21,7 @@ use super::run::{again, is_away};
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 /// States of jobs that may not go on without help.
-const STUCK: [&str; 4] = ["paused", "crashing", "rejected", "released"];
+const STUCK: [&str; 4] = ["paused", CRASHING, "rejected", "released"];
 /// Maximum characters of a text of the daemon.
 const SHOWN: usize = 500;
 
@@ -29,7 +32,7 @@ pub(crate) struct WaitArgs {
     #[arg(required = true, value_name = "JOB", num_args = 1..=1000)]
     jobs: Vec<String>,
     /// Give up after this time, such as 30m
-    #[arg(long, value_name = "DURATION", value_parser = time)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
 }
 
@@ -157,10 +160,12 @@ impl<'a> Waiting<'a> {
                     Ended::of(job)
                 });
             } else {
-                let now = (job.state.clone(), job.reason.clone());
+                // The reason of a crash changes with each crash.
+                let reason = if job.state == CRASHING { String::new() } else { job.reason.clone() };
+                let now = (job.state.clone(), reason);
                 let is_stuck = STUCK.contains(&job.state.as_str());
                 if self.active.insert(job.job, now.clone()) != Some(now.clone()) && is_stuck {
-                    let (state, reason) = (shown(&now.0, SHOWN), shown(&now.1, SHOWN));
+                    let (state, reason) = (shown(&job.state, SHOWN), shown(&job.reason, SHOWN));
                     news.push(News::Note(format!(
                         "job {} ({}) is {state}: {reason}",
                         job.job,
@@ -258,6 +263,10 @@ mod tests {
         let told = words(waiting.update(&list(std::slice::from_ref(&rejected))).unwrap());
         assert_eq!(told, ["job 1 (a) is rejected: needs 9 GPUs\\u{1b}[2J"]);
         assert!(words(waiting.update(&list(&[rejected])).unwrap()).is_empty(), "once");
+        let crashed = |text: &str| JobStatus { reason: text.into(), ..job(1, "a", "crashing") };
+        let told = words(waiting.update(&list(&[crashed("failure 2 of 8")])).unwrap());
+        assert_eq!(told, ["job 1 (a) is crashing: failure 2 of 8"]);
+        assert!(words(waiting.update(&list(&[crashed("failure 3 of 8")])).unwrap()).is_empty(), "once");
         let held = JobStatus { reason: "a user held it".into(), ..job(1, "a", "paused") };
         assert_eq!(words(waiting.update(&list(&[held])).unwrap()), ["job 1 (a) is paused: a user held it"]);
         assert!(waiting.update(&list(&[])).err().unwrap().to_string().contains("any more"));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use tonic::Status;
-use trainmaster_proto::v1::{JobStatus, ListReply, ListRequest};
+use trainmaster_proto::v1::{ListReply, ListRequest};
 use trainmaster_terminal::{
     Failure, Output, Paper, Show,
     client::{Daemon, ServerArgs},
@@ -133,8 +133,8 @@ enum View {
     Json,
     /// A table that is drawn over its last version.
     Screen(Screen),
-    /// A line for each changed job.
-    Lines { seen: BTreeMap<u64, JobStatus> },
+    /// A line for each changed job, and the last lines.
+    Lines { seen: BTreeMap<u64, String> },
 }
 
 impl View {
@@ -143,15 +143,21 @@ impl View {
             Self::Json => output.stream(list),
             Self::Screen(screen) => Ok(screen.draw(|paper| list.text(paper))?),
             Self::Lines { seen } => {
-                for job in list.reply.jobs.iter().filter(|job| seen.get(&job.job) != Some(job)) {
-                    output.line(&job.line(list.reply.next_decision_ms))?;
+                let mut now = BTreeMap::new();
+                for job in &list.reply.jobs {
+                    // The time until the next decision passes without a change.
+                    let line = job.line(None);
+                    if seen.get(&job.job) != Some(&line) {
+                        output.line(&job.line(list.reply.next_decision_ms))?;
+                    }
+                    now.insert(job.job, line);
                 }
                 let gone: Vec<_> =
                     seen.keys().filter(|id| !list.reply.jobs.iter().any(|job| job.job == **id)).collect();
                 for id in gone {
                     output.line(&format!("job {id} has left the list"))?;
                 }
-                *seen = list.reply.jobs.iter().map(|job| (job.job, job.clone())).collect();
+                *seen = now;
                 Ok(())
             }
         }
@@ -160,6 +166,8 @@ impl View {
 
 #[cfg(test)]
 mod tests {
+    use trainmaster_proto::v1::JobStatus;
+
     use super::*;
 
     #[test]

@@ -190,7 +190,7 @@ const CLUSTERS: [(&str, &[&str]); 10] = [
 const FLAGS: [(&[&str], i32, &[&str]); 24] = [
     (&["frobnicate"], 2, &["'frobnicate'", "--help"]),
     (&["jobs", "--frobnicate"], 2, &["'--frobnicate'", "--help"]),
-    (&["jobs", "--state", "asleep"], 2, &["'asleep'", "--state", "running, waiting, rejected"]),
+    (&["jobs", "--state", "asleep"], 2, &["'asleep'", "--state", "waiting, paused, starting, running"]),
     (&["jobs", "--sort", "colour"], 2, &["'colour'", "--sort", "job, name, state"]),
     (&["jobs", "--json=5"], 2, &["'5'", "--json"]),
     (&["jobs", "--server", "ftp://x"], 2, &["--server", "\"ftp://x\"", "write http://host:port"]),

@@ -81,11 +81,16 @@ fn a_daemon_that_does_not_answer_is_given_up() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let ask = |args: &[&str]| trainmaster(&[&["--server", &address], args].concat()).output().unwrap();
-    refuses(&ask(&["--timeout", "300ms", "jobs"]), 3, &["Timeout expired", "--timeout gives it more"]);
+    let late = ["Timeout expired", "--answer-timeout gives it more"];
+    refuses(&ask(&["--answer-timeout", "300ms", "jobs"]), 3, &late);
     refuses(&ask(&["wait", "net", "--timeout", "300ms"]), 1, &["timed out; not ended: net"]);
-    refuses_usage(&ask(&["jobs", "--timeout", "0s"]), "0ms must be at least 1ms");
-    let by_variable = trainmaster(&["--server", &address, "status"]).env("TRAINMASTER_TIMEOUT", "soon").output();
-    refuses_usage(&by_variable.unwrap(), "soon");
+    refuses_usage(&ask(&["jobs", "--answer-timeout", "0s"]), "0ms must be at least 1ms");
+    let by_variable = |value: &str, args: &[&str]| {
+        let mut command = trainmaster(&[&["--server", &address], args].concat());
+        command.env("TRAINMASTER_ANSWER_TIMEOUT", value).output().unwrap()
+    };
+    refuses_usage(&by_variable("soon", &["status"]), "soon");
+    refuses(&by_variable("300ms", &["wait", "net", "--timeout", "10m"]), 3, &late);
 }
 
 /// Refuses a command line, with the usage.

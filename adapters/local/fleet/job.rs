@@ -220,6 +220,7 @@ impl Job {
             _ => return None,
         };
         if failure.exit == Exit::Code(0) {
+            self.strikes.remove(&slot);
             self.done.insert(slot, Done { revision: revision.unwrap_or(u32::MAX), at: now.at });
             return None;
         }
@@ -281,10 +282,12 @@ impl Job {
 
     /// Forgets the failures of slots that have run for the steady time.
     fn forgive(&mut self, now: Now, policy: &Policy, step: &mut Actions) {
-        let processes = &self.processes;
+        let (processes, Some(incarnation)) = (&self.processes, self.incarnation) else { return };
         self.strikes.retain(|slot, _| {
-            let started = processes.iter().filter(|((_, of), _)| of == slot).map(|(_, process)| process.started).max();
-            let Some(steady) = started.map(|started| started.saturating_add(policy.steady)) else { return true };
+            let process = processes.get(&(incarnation, *slot)).filter(|process| process.leave.is_none());
+            let Some(steady) = process.map(|process| process.started.saturating_add(policy.steady)) else {
+                return true;
+            };
             if now.at < steady {
                 step.wake_at(steady);
             }

@@ -87,7 +87,7 @@ final class Placements {
             String name = job.get("name").asText();
             Watched watched = jobs.computeIfAbsent(name, key -> new Watched());
             follow(name, job, watched);
-            boolean runs = job.get("state").asText().equals("running");
+            boolean runs = runs(job);
             watched.there = runs ? containers(applications.get(name)) : null;
             if (!runs || watched.settled) {
                 continue;
@@ -105,6 +105,11 @@ final class Placements {
         return ended;
     }
 
+    /** Whether some of its slots exist. */
+    private static boolean runs(JsonNode job) {
+        return List.of("running", "restarting", "crashing").contains(job.get("state").asText());
+    }
+
     private JsonNode plans() throws Exception {
         Process process = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT).start();
         JsonNode list = JSON.readTree(process.getInputStream());
@@ -119,7 +124,8 @@ final class Placements {
     }
 
     private void follow(String name, JsonNode job, Watched watched) {
-        String plan = job.get("state").asText() + job.get("incarnation") + "." + job.get("revision") + job.get("slots");
+        String state = runs(job) ? "running" : "waiting";
+        String plan = state + job.get("incarnation") + "." + job.get("revision") + job.get("slots");
         if (plan.equals(watched.plan)) {
             if (watched.there != null) {
                 count(name, watched);

@@ -20,7 +20,7 @@ pub use self::{
     codec::{BoundedCodec, BoundedDecoder, weigh},
     error::ConvertError,
     job::{external_from_wire, external_to_wire, job_from_spec, spec_from_job},
-    observation::{Message, Observed, observed},
+    observation::{JobMessage, Observed, observed},
     plan::{JobFacts, job_plan},
     report::{Progress, progress, progress_to_wire},
     server::{Foreign, server_from_wire, server_to_wire},

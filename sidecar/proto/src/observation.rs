@@ -20,18 +20,18 @@ pub struct Observed {
     pub takes_submissions: bool,
     /// The events.
     pub events: Vec<Event>,
-    /// The manager's messages about jobs.
-    pub messages: Vec<Message>,
+    /// What the manager says of each observed job.
+    pub messages: Vec<JobMessage>,
 }
 
 /// A manager's message about an incarnation of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct JobMessage {
     /// The job.
     pub job: JobId,
     /// Its incarnation.
     pub incarnation: Incarnation,
-    /// For a failure: slot, exit code, and path of the log.
+    /// For a failure: slot, exit code, and path of the log. Otherwise empty.
     pub text: String,
     /// Number of consecutive failures of the slot that failed most.
     pub failures: u32,
@@ -99,14 +99,13 @@ impl Observed {
         // The end comes first, because unobserved slots of an ended job are free.
         self.events.extend(end.map(|end| Event::JobEnded { job, end }));
         self.events.push(Event::Observed { job, incarnation: Incarnation(seen.incarnation), slots, phase });
-        if !seen.message.is_empty() {
-            self.messages.push(Message {
-                job,
-                incarnation: Incarnation(seen.incarnation),
-                text: seen.message,
-                failures: seen.failures,
-            });
-        }
+        // An empty one ends what was said of failures.
+        self.messages.push(JobMessage {
+            job,
+            incarnation: Incarnation(seen.incarnation),
+            text: seen.message,
+            failures: seen.failures,
+        });
         Ok(())
     }
 }
@@ -183,7 +182,7 @@ mod tests {
         let Event::Observed { job, slots, phase, .. } = &read.events[3] else { panic!("{:?}", read.events) };
         assert_eq!((*job, *phase, slots[0].role), (JobId(7), Phase::Running, Role::Server));
         assert!(matches!(read.events[4], Event::SyncEnd { owns_queue: true, .. }));
-        let message = Message { job: JobId(7), incarnation: Incarnation(2), text: "m".into(), failures: 3 };
+        let message = JobMessage { job: JobId(7), incarnation: Incarnation(2), text: "m".into(), failures: 3 };
         assert_eq!(read.messages, [message]);
     }
 

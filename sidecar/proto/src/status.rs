@@ -72,6 +72,8 @@ pub fn job_state(verdict: &Verdict, job: &Job) -> &'static str {
         Verdict::Run(_) if is_there && job.seen.phase != Phase::Starting => "running",
         Verdict::Run(_) => "starting",
         Verdict::Release(_) => "released",
+        // It gives up its slots for others that it gets.
+        Verdict::Wait(_) if is_there && job.verdict.allocation().is_some() => "restarting",
         Verdict::Wait(_) | Verdict::Reject(_) | Verdict::Stop(_) if is_there => "stopping",
         Verdict::Wait(_) if job.held => "paused",
         Verdict::Wait(_) => "waiting",
@@ -124,7 +126,7 @@ pub fn end_name(end: End) -> &'static str {
     }
 }
 
-/// A short text of a verdict, for tables of changes.
+/// A short text of a verdict, for tables of changes. It says what was decided, where a state says what is.
 pub fn verdict_text(state: &State, verdict: &Verdict) -> String {
     match verdict {
         Verdict::Run(allocation) => {

@@ -48,16 +48,16 @@ pub struct ServerArgs {
     /// The certificate's private key, in PEM
     #[arg(long, global = true, env = "TRAINMASTER_KEY", value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// Give up if the daemon doesn't answer within this time [default: 60s]
-    #[arg(long, global = true, env = "TRAINMASTER_TIMEOUT", value_name = "DURATION", value_parser = time)]
-    timeout: Option<Duration>,
+    /// Give up if the daemon doesn't answer a call within this time [default: 60s]
+    #[arg(long, global = true, env = "TRAINMASTER_ANSWER_TIMEOUT", value_name = "DURATION", value_parser = duration)]
+    answer_timeout: Option<Duration>,
 }
 
-/// A time to wait, such as `20s`.
+/// A time to wait, such as `20s`: at least a millisecond.
 ///
 /// # Errors
 /// It isn't a time, or it is 0.
-pub fn time(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     match parse_span(text).map_err(|error| error.to_string())? {
         Span(ms) if ms > 0 => Ok(Duration::from_millis(ms.unsigned_abs())),
         span => Err(format!("{span} must be at least 1ms")),
@@ -74,7 +74,7 @@ pub fn without_daemon() -> [Arg; 6] {
 /// The same for a command that uses the token only.
 pub fn without_address() -> [Arg; 5] {
     let file = |id, long| unused(id, long).value_parser(value_parser!(PathBuf));
-    let timeout = unused("timeout", "timeout").value_parser(time);
+    let timeout = unused("answer_timeout", "answer-timeout").value_parser(duration);
     [unused("server", "server"), file("ca", "ca"), file("cert", "cert"), file("key", "key"), timeout]
 }
 
@@ -88,7 +88,7 @@ impl ServerArgs {
     /// A daemon whose token is in a file.
     pub fn of(server: &str, token_file: &Path) -> Self {
         let token_file = Some(token_file.into());
-        Self { server: server.into(), token_file, ca: None, cert: None, key: None, timeout: None }
+        Self { server: server.into(), token_file, ca: None, cert: None, key: None, answer_timeout: None }
     }
 
     /// The daemon's arguments, as parsed from the command line.
@@ -220,7 +220,7 @@ impl Daemon {
             None => None,
         };
         let mut endpoint = Endpoint::from(uri);
-        let timeout = args.timeout.unwrap_or(ANSWER);
+        let timeout = args.answer_timeout.unwrap_or(ANSWER);
         endpoint = endpoint.connect_timeout(timeout.min(CONNECT)).timeout(timeout);
         if https {
             let mut tls = ClientTlsConfig::new();
@@ -286,9 +286,9 @@ mod tests {
 
     #[test]
     fn a_time_is_more_than_nothing() {
-        assert_eq!(time("1m30s"), Ok(Duration::from_secs(90)));
-        assert_eq!(time("0s"), Err("0ms must be at least 1ms".into()));
-        assert!(time("5").unwrap_err().contains("20s"));
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("0s"), Err("0ms must be at least 1ms".into()));
+        assert!(duration("5").unwrap_err().contains("20s"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ const LOST: [&str; 3] = ["connection closed", "reset by peer", "roken pipe"];
 
 /// Advice for some errors of connections.
 const HINTS: [(&str, &str); 7] = [
-    ("Timeout expired", ": it didn't answer in time; --timeout gives it more"),
+    ("Timeout expired", ": it didn't answer in time; --answer-timeout gives it more"),
     ("UnknownIssuer", ": --ca names the file of the authority that certifies it"),
     ("not valid for name", ": call it by a name in its certificate, or add this one: `trainmaster certs init --host`"),
     (

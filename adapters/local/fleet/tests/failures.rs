@@ -32,6 +32,10 @@ fn waits_double_up_to_a_bound_and_begin_anew_after_a_steady_run() {
     assert_eq!(failures(&world), 8);
     world.pass(1);
     assert_eq!(failures(&world), 0);
+    world.exit(worker(1, 1, 0), Exit::Code(1));
+    wait_for(&mut world, worker(1, 1, 0));
+    world.exit(worker(1, 1, 0), Exit::Code(0));
+    assert_eq!(failures(&world), 0, "it has done its work");
     world.exit(worker(1, 1, 1), Exit::Code(1));
     assert_eq!(wait_for(&mut world, worker(1, 1, 1)), 500);
     assert_eq!(world.signals(), [], "nobody else was touched");

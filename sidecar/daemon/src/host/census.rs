@@ -12,7 +12,7 @@ use trainmaster_core::{
     resources::{Amounts, GPU},
 };
 use trainmaster_net::Adder;
-use trainmaster_proto::{CRASHING, JOB_STATES, mode_name};
+use trainmaster_proto::{JOB_STATES, mode_name};
 
 /// Maximum number of tenants, and of queues, that are chosen for their GPUs. As many more are chosen for their waits.
 const MOST_NAMES: usize = 25;
@@ -90,10 +90,10 @@ impl Group {
         let wait = format!("The longest present wait of a {of}'s jobs. Pauses don't count");
         Ok(Self {
             gpus: add.real_gauges(&format!("{of}_gpus"), &gpus, of)?,
-            running: add.gauges(&format!("{of}_running_jobs"), &format!("Running jobs of a {of}"), of)?,
+            running: add.gauges(&format!("{of}_running_jobs"), &format!("Jobs of a {of} with slots that exist"), of)?,
             waiting: add.gauges(
                 &format!("{of}_waiting_jobs"),
-                &format!("Waiting jobs of a {of}, without paused ones"),
+                &format!("Jobs of a {of} that wait for slots or for their start, without paused ones"),
                 of,
             )?,
             longest_wait: add.real_gauges(&format!("{of}_longest_wait_seconds"), &wait, of)?,
@@ -235,12 +235,12 @@ impl Census {
             let verdict = state.effective(job);
             let now_in = name_of(&verdict, job);
             *states.entry(now_in).or_default() += 1;
-            let sum = measure(job, &verdict, now_in, now);
+            let sum = measure(job, &verdict, now);
             tenants.entry(&job.spec.tenant).or_default().add(sum);
             queues.entry(&job.spec.queue).or_default().add(sum);
             match &verdict {
                 Verdict::Wait(reason) | Verdict::Reject(reason) => *waiting.entry(reason.kind()).or_default() += 1,
-                Verdict::Run(_) if now_in == STARTING => starting += 1,
+                Verdict::Run(_) if job.seen.allocation.is_none() => starting += 1,
                 Verdict::Run(allocation) => {
                     let left = job.remaining_time(allocation.shape()).map(|left| left.as_seconds());
                     longest.extend(left.map(|left| (name, left)));
@@ -275,17 +275,18 @@ impl Census {
 }
 
 /// A job's part of its tenant's and its queue's sums.
-fn measure(job: &Job, verdict: &Verdict, state: &str, now: Time) -> Sum {
+fn measure(job: &Job, verdict: &Verdict, now: Time) -> Sum {
+    let starts = matches!(verdict, Verdict::Run(_)) && job.seen.allocation.is_none();
     let since = match verdict {
         Verdict::Wait(_) if job.held => None,
         Verdict::Wait(_) => job.waits_since(),
-        Verdict::Run(_) if state == STARTING => Some(job.issued.changed),
+        Verdict::Run(_) if starts => Some(job.issued.changed),
         _ => None,
     };
     Sum {
         gpus: gpus(job, job.issued.allocation.as_deref().or(job.seen.allocation.as_deref())),
-        running: i64::from(["running", "restarting", CRASHING].contains(&state)),
-        waiting: i64::from(["waiting", STARTING].contains(&state)),
+        running: i64::from(matches!(verdict, Verdict::Run(_)) && !starts),
+        waiting: i64::from(starts || matches!(verdict, Verdict::Wait(_)) && !job.held),
         longest_wait: since.map_or(0.0, |since| (now - since).as_seconds().max(0.0)),
     }
 }

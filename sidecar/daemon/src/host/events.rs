@@ -5,7 +5,7 @@ use trainmaster_core::{
     text::shown,
 };
 use trainmaster_host::Answers;
-use trainmaster_proto::{Message, Observed, Progress};
+use trainmaster_proto::{JobMessage, Observed, Progress};
 
 use super::{
     answers::{HostError, Reply},
@@ -95,17 +95,33 @@ impl Owner {
     }
 
     /// Keeps a manager's text about an incarnation of a job, if that was issued and no text about a later one is known.
-    pub(super) fn take_message(&mut self, manager: &str, message: Message) {
-        let Message { job, incarnation, text, failures } = message;
+    /// An empty text without failures leaves the last text and ends its failures. A snapshot doesn't tell when programs
+    /// failed.
+    pub(super) fn take_message(&mut self, manager: &str, is_snapshot: bool, message: JobMessage) {
+        let JobMessage { job, incarnation, text, failures } = message;
+        let is_quiet = text.is_empty() && failures == 0;
+        if is_quiet && self.messages.get(&job).is_none_or(|known| known.failures == 0) {
+            return;
+        }
         let speaker = self.speaker(manager);
         let found = self.scheduler.state().job(job);
         let its = found.is_some_and(|job| incarnation <= job.issued.incarnation && self.is_run_by(speaker, job));
-        let known = self.messages.get(&job);
-        if its && known.is_none_or(|known| known.incarnation <= incarnation) {
-            let text: String = shown(&text, LONGEST_MESSAGE).into();
-            let same = known.filter(|known| known.incarnation == incarnation && known.text == text);
-            let at = same.map_or_else(|| self.clock.now(), |known| known.at);
-            self.messages.insert(job, Told { incarnation, text, failures, at });
+        if !its || self.messages.get(&job).is_some_and(|known| known.incarnation > incarnation) {
+            return;
+        }
+        let now = self.clock.now();
+        let text: String = shown(&text, LONGEST_MESSAGE).into();
+        match self.messages.get_mut(&job) {
+            Some(known) if is_quiet => known.failures = 0,
+            Some(known) => {
+                let is_news = known.incarnation < incarnation || known.text != text || known.failures < failures;
+                let failed = if is_news { Some(now) } else { known.failed };
+                *known = Told { incarnation, text, failures, failed };
+            }
+            None => {
+                let failed = (!is_snapshot).then_some(now);
+                self.messages.insert(job, Told { incarnation, text, failures, failed });
+            }
         }
     }
 

@@ -76,7 +76,7 @@ impl Owner {
                 // A replaced stream may have pending observations. The newer stream's snapshot replaces them.
                 let is_open = self.is_open(&taking.manager, stream);
                 while is_open && let Some(message) = taking.messages.pop_front() {
-                    self.take_message(&taking.manager, message);
+                    self.take_message(&taking.manager, taking.is_snapshot, message);
                     if taking.messages.len().is_multiple_of(MESSAGES) && Instant::now() >= end {
                         return false;
                     }

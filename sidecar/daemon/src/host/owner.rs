@@ -70,8 +70,8 @@ pub(super) struct Told {
     pub(super) incarnation: Incarnation,
     pub(super) text: String,
     pub(super) failures: u32,
-    /// When the text came.
-    pub(super) at: Time,
+    /// When the last failure was told, if it was told as it happened.
+    pub(super) failed: Option<Time>,
 }
 
 /// Results of other threads.

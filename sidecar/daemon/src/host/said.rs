@@ -6,7 +6,7 @@ use std::{
 };
 
 use trainmaster_core::Event;
-use trainmaster_proto::{Message, Observed};
+use trainmaster_proto::{JobMessage, Observed};
 
 use super::answers::Turn;
 use crate::{access::Who, session::Outbox};
@@ -40,7 +40,7 @@ pub(super) struct Taking {
     pub(super) trusted: bool,
     /// Servers and slots that the snapshot doesn't contain have left.
     pub(super) swept: bool,
-    pub(super) messages: VecDeque<Message>,
+    pub(super) messages: VecDeque<JobMessage>,
     pub(super) events: VecDeque<Event>,
     /// The first observation of a stream.
     pub(super) outbox: Option<Outbox>,

@@ -34,24 +34,23 @@ pub(crate) struct Overview {
     decision: u64,
     next_decision: Option<i64>,
     fallback: String,
-    /// What the managers say of jobs that should run and fail.
-    failing: HashMap<JobId, Failing>,
+    /// What the managers say of jobs that should run and don't, or failed.
+    remarks: HashMap<JobId, Remark>,
 }
 
-/// A job that should run and fails.
-struct Failing {
+/// What a manager says of a job that should run.
+struct Remark {
     text: String,
     failures: u32,
-    /// When the manager said so.
-    at: Time,
+    failed: Option<Time>,
     /// Whether nothing of it runs.
     is_down: bool,
 }
 
-impl Failing {
-    /// One slot that failed once is started again while the others run.
+impl Remark {
+    /// After its first failure, a slot is just started again.
     fn is_crashing(&self) -> bool {
-        self.failures > 0 && (self.is_down || self.failures > 1)
+        self.failures > 1
     }
 }
 
@@ -78,21 +77,21 @@ impl View<'_> {
             decision: self.settled.0,
             next_decision: self.next_decision(),
             fallback: self.fallback(),
-            failing: self.failing(),
+            remarks: self.remarks(),
         }
     }
 
     /// O(messages).
-    fn failing(&self) -> HashMap<JobId, Failing> {
+    fn remarks(&self) -> HashMap<JobId, Remark> {
         let state = self.scheduler.state();
         let about = |id: &JobId| {
             let job = state.job(*id)?;
             let (told, _) = self.owner.message(job).filter(|(_, is_present)| *is_present)?;
             let is_down = job.seen.allocation.is_none();
-            let fails = (is_down || told.failures > 0) && matches!(state.effective(job), Verdict::Run(_));
-            fails.then(|| {
+            let is_worth_it = (is_down || told.failures > 0) && matches!(state.effective(job), Verdict::Run(_));
+            is_worth_it.then(|| {
                 let text = shown(&told.text, LONGEST_IN_LISTS).into();
-                (*id, Failing { text, failures: told.failures, at: told.at, is_down })
+                (*id, Remark { text, failures: told.failures, failed: told.failed, is_down })
             })
         };
         self.owner.messages.keys().filter_map(about).collect()
@@ -175,18 +174,21 @@ impl Overview {
 
     /// The state of a job by its verdict in force.
     pub(super) fn job_state(&self, verdict: &Verdict, job: &Job) -> &'static str {
-        let is_crashing = self.failing.get(&job.id).is_some_and(Failing::is_crashing);
+        let is_crashing = self.remarks.get(&job.id).is_some_and(Remark::is_crashing);
         if is_crashing { CRASHING } else { job_state(verdict, job) }
     }
 
     fn status(&self, job: &Job) -> v1::JobStatus {
         let mut status = job_status(&self.state, job);
-        if let Some(failing) = self.failing.get(&job.id) {
-            status.reason.clone_from(&failing.text);
-            if failing.failures > 0 {
-                (status.failures, status.failed_ms) = (failing.failures, Some(failing.at.0));
+        if let Some(remark) = self.remarks.get(&job.id) {
+            let is_worse = remark.is_down || remark.is_crashing() || status.reason.is_empty();
+            if is_worse && !remark.text.is_empty() {
+                status.reason.clone_from(&remark.text);
             }
-            if failing.is_crashing() {
+            if remark.failures > 0 {
+                (status.failures, status.failed_ms) = (remark.failures, remark.failed.map(|at| at.0));
+            }
+            if remark.is_crashing() {
                 CRASHING.clone_into(&mut status.state);
             }
         }

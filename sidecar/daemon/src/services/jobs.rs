@@ -1,9 +1,9 @@
 //! The service for jobs: submission, control, lists.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -33,9 +33,11 @@ use crate::{
     host::{Host, Submission, Submitted},
 };
 
-/// Minimum interval between a watcher's updates: for few jobs, for each job, and for very many.
+/// Minimum interval between a watcher's updates: for few jobs, for each job that is sent and each that isn't, and for
+/// very many.
 const PACE: Duration = Duration::from_millis(100);
-const PACE_OF_ONE: Duration = Duration::from_millis(1);
+const PACE_OF_SENT: Duration = Duration::from_millis(1);
+const PACE_OF_OTHER: Duration = Duration::from_micros(50);
 const LONGEST_PACE: Duration = Duration::from_secs(2);
 
 /// Maximum time for looking up a job's programs, and maximum number of such checks at a time. Beyond, a job is taken
@@ -43,8 +45,9 @@ const LONGEST_PACE: Duration = Duration::from_secs(2);
 const LOOK_UP: Duration = Duration::from_secs(2);
 const CHECKS: usize = 4;
 
-/// Maximum number of jobs that a list is limited to.
+/// Maximum number of jobs that a list is limited to, and maximum bytes of each name.
 const MOST_NAMED: usize = 1000;
+const LONGEST_NAME: usize = 128;
 
 /// Serves `trainmaster.v1.Jobs`.
 #[derive(Clone)]
@@ -71,6 +74,26 @@ struct Listed {
     version: u64,
     hash: blake3::Hash,
     reply: v1::ListReply,
+    /// Made for the first who names jobs.
+    places: OnceLock<Places>,
+}
+
+/// Where the jobs of a list are.
+struct Places {
+    by_number: HashMap<u64, usize>,
+    /// In the order of the numbers.
+    by_name: HashMap<String, Vec<usize>>,
+}
+
+impl Places {
+    fn of(jobs: &[v1::JobStatus]) -> Self {
+        let mut by_name: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, job) in jobs.iter().enumerate() {
+            by_name.entry(job.name.clone()).or_default().push(at);
+        }
+        by_name.values_mut().for_each(|places| places.sort_by_key(|at| jobs[*at].job));
+        Self { by_number: jobs.iter().enumerate().map(|(at, job)| (job.job, at)).collect(), by_name }
+    }
 }
 
 impl JobsService {
@@ -86,7 +109,7 @@ impl JobsService {
             return Ok(listed.clone());
         }
         let reply = list(&self.host, all, false, Scope::All).await?;
-        let listed = Listed { version, hash: blake3::hash(&reply.encode_to_vec()), reply };
+        let listed = Listed { version, hash: blake3::hash(&reply.encode_to_vec()), reply, places: OnceLock::new() };
         Ok(newest.insert(Arc::new(listed)).clone())
     }
 
@@ -224,7 +247,10 @@ impl Jobs for JobsService {
 
     async fn watch(&self, request: Request<v1::ListRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let (who, changes) = (Who::of(&request)?, self.host.changes());
-        let v1::ListRequest { all, jobs, .. } = request.into_inner();
+        let v1::ListRequest { all, jobs, specs } = request.into_inner();
+        if specs {
+            return Err(Status::invalid_argument("specs: isn't for a watch"));
+        }
         check_named(&jobs)?;
         let named = (!jobs.is_empty()).then(|| Named::new(jobs));
         let (scope, all) = (who.scope(), all || named.is_some());
@@ -262,42 +288,43 @@ impl Named {
         Self(names.into_iter().map(|name| (name.clone(), name.parse().ok())).collect())
     }
 
-    /// These jobs of a list. O(jobs · log names).
-    fn choose<'a>(&mut self, jobs: impl Iterator<Item = &'a v1::JobStatus> + Clone) -> Vec<v1::JobStatus> {
-        if self.0.values().any(Option::is_none) {
-            let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
-            for job in jobs.clone().filter(|job| self.0.get(&job.name) == Some(&None)) {
-                let number = newest.entry(&job.name).or_default();
-                *number = job.job.max(*number);
-            }
-            for (name, number) in newest {
-                self.0.insert(name.to_owned(), Some(number));
-            }
+    /// These jobs of a list, as far as the watcher sees them. O(names).
+    fn choose(&mut self, list: &Listed, scope: &Scope) -> Vec<v1::JobStatus> {
+        let jobs = &list.reply.jobs;
+        let Places { by_number, by_name } = list.places.get_or_init(|| Places::of(jobs));
+        for (name, number) in self.0.iter_mut().filter(|(_, number)| number.is_none()) {
+            let places = by_name.get(name).into_iter().flatten().rev();
+            *number = places.map(|at| &jobs[*at]).find(|job| scope.sees_status(job)).map(|job| job.job);
         }
         let numbers: BTreeSet<u64> = self.0.values().copied().flatten().collect();
-        jobs.filter(|job| numbers.contains(&job.job)).cloned().collect()
+        let found = numbers.iter().filter_map(|number| jobs.get(*by_number.get(number)?));
+        found.filter(|job| scope.sees_status(job)).cloned().collect()
     }
 }
 
 /// # Errors
-/// Too many jobs are named.
+/// Too many jobs are named, or a name is too long.
 fn check_named(jobs: &[String]) -> Result<(), Status> {
-    if jobs.len() > MOST_NAMED {
-        return Err(Status::invalid_argument(format!("jobs: {} must be at most {MOST_NAMED}", jobs.len())));
+    let (count, longest) = (jobs.len(), jobs.iter().map(String::len).max().unwrap_or(0));
+    if count > MOST_NAMED {
+        return Err(Status::invalid_argument(format!("jobs: {count} must be at most {MOST_NAMED}")));
+    }
+    if longest > LONGEST_NAME {
+        return Err(Status::invalid_argument(format!("jobs: {longest} bytes must be at most {LONGEST_NAME}")));
     }
     Ok(())
 }
 
 impl Watching {
-    /// The visible part of a list, and its hash. O(jobs).
+    /// The visible part of a list, and its hash. O(jobs), and O(names) if some are named.
     fn mine(&mut self, list: &Listed) -> (v1::ListReply, blake3::Hash) {
         if self.scope == Scope::All && self.named.is_none() {
             return (list.reply.clone(), list.hash);
         }
-        let seen = list.reply.jobs.iter().filter(|status| self.scope.sees_status(status));
+        let seen = || list.reply.jobs.iter().filter(|status| self.scope.sees_status(status)).cloned().collect();
         let jobs = match &mut self.named {
-            Some(named) => named.choose(seen),
-            None => seen.cloned().collect(),
+            Some(named) => named.choose(list, &self.scope),
+            None => seen(),
         };
         let mine = v1::ListReply { jobs, ..shell(&list.reply) };
         let hash = blake3::hash(&mine.encode_to_vec());
@@ -322,9 +349,11 @@ impl Watching {
                 // Unchanged jobs aren't copied.
                 Ok(list) if watch.last == Some(list.hash) => continue,
                 Ok(list) => {
-                    let jobs = u32::try_from(list.reply.jobs.len()).unwrap_or(u32::MAX);
-                    watch.pace = PACE_OF_ONE.saturating_mul(jobs).clamp(PACE, LONGEST_PACE);
-                    watch.mine(&list)
+                    let mine = watch.mine(&list);
+                    let [all, sent] = [&list.reply, &mine.0].map(|list| list.jobs.len().min(100_000) as u32);
+                    let pace = PACE_OF_SENT * sent + PACE_OF_OTHER * all.saturating_sub(sent);
+                    watch.pace = pace.clamp(PACE, LONGEST_PACE);
+                    mine
                 }
             };
             if watch.last.replace(hash) != Some(hash) {

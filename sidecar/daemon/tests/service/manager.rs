@@ -234,11 +234,9 @@ async fn the_list_says_why_a_program_starts_again() {
     let started = clients.until_job("one", |job| job.reason == words).await;
     assert_eq!((started.state.as_str(), started.failures, started.failed_ms), ("starting", 0, None));
     manager.say("fake", v1::ObservedJob { failures: 1, ..starting(1, words) }).await;
-    let crashing = clients.until_job("one", |job| job.state == "crashing").await;
-    assert_eq!((crashing.reason.as_str(), crashing.failures), (words, 1));
-    assert!(crashing.failed_ms.unwrap() >= crashing.submitted_ms);
-    let metrics = super::net::get(&daemon, "/metrics").await;
-    assert!(metrics.contains("trainmaster_jobs{state=\"crashing\"} 1"), "{metrics}");
+    let failed = clients.until_job("one", |job| job.failures == 1).await;
+    assert_eq!((failed.state.as_str(), failed.reason.as_str()), ("starting", words));
+    assert!(failed.failed_ms.unwrap() >= failed.submitted_ms);
     // Somewhere else, it's a start like any other.
     let delta = v1::Delta { servers_left: vec![there], ..v1::Delta::default() };
     manager.observations.send(observation("fake", Kind::Delta(delta))).await.unwrap();
@@ -251,6 +249,49 @@ async fn the_list_says_why_a_program_starts_again() {
     manager.say("fake", starting(moved.incarnation, &long)).await;
     let job = clients.until_job("one", |job| !job.reason.ends_with("its manager is starting it")).await;
     assert!(job.reason != words && job.reason.chars().count() <= 210, "{}", job.reason);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_crashes_while_some_of_it_runs_and_is_mended() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(config(folder.path())).await.unwrap();
+    let clients = Clients::of(&daemon).await;
+    let manager = FakeManager::attach(&clients, "fake", servers(2, 1)).await;
+    let job = clients.submit(&smallest("one")).await.unwrap().job;
+    let slots = clients.until_job("one", |job| job.state == "running").await.slots;
+    let running = |failures: u32, message: &str| v1::ObservedJob {
+        job,
+        incarnation: 1,
+        slots: slots.clone(),
+        phase: ObservedPhase::Running.into(),
+        message: message.into(),
+        failures,
+    };
+    manager.say("fake", running(1, "worker 0 fell")).await;
+    let once = clients.until_job("one", |job| job.failures == 1).await;
+    assert_eq!((once.state.as_str(), once.reason.as_str()), ("running", "worker 0 fell"));
+    manager.say("fake", running(u32::MAX, "worker 0 fell")).await;
+    let crashing = clients.until_job("one", |job| job.state == "crashing").await;
+    assert_eq!((crashing.failures, crashing.workers), (u32::MAX, once.workers));
+    assert!(crashing.failed_ms >= once.failed_ms);
+    let metrics = super::net::get(&daemon, "/metrics").await;
+    assert!(metrics.contains("trainmaster_jobs{state=\"crashing\"} 1"), "{metrics}");
+    // Failures without a text still count, and say nothing new.
+    manager.say("fake", running(2, "")).await;
+    let silent = clients.until_job("one", |job| job.failures == 2).await;
+    assert_eq!((silent.state.as_str(), silent.reason.as_str()), ("crashing", ""));
+    for (failures, state) in [(0, "running"), (3, "crashing"), (0, "running")] {
+        manager.say("fake", running(failures, "")).await;
+        let job = clients.until_job("one", |job| job.failures == failures).await;
+        assert_eq!(job.state, state);
+    }
+    // One who attaches again doesn't say when the programs failed.
+    manager.say("fake", running(3, "worker 0 fell")).await;
+    clients.until_job("one", |job| job.failures == 3).await;
+    clients.pause("one", false).await.unwrap();
+    let held = clients.until_job("one", |job| job.held && job.slots.is_empty()).await;
+    assert!(["stopping", "paused"].contains(&held.state.as_str()) && held.failures == 0, "{held:?}");
     daemon.stop().await;
 }
 
