@@ -134,6 +134,64 @@ pub mod duration {
     }
 }
 
+/// The form of a configuration's bytes: a number of them, or a size such as `"64MiB"`. `#[serde(with = "bytes")]`.
+pub mod bytes {
+    use std::fmt;
+
+    use serde::{
+        Deserializer, Serializer,
+        de::{Error, Unexpected, Visitor},
+    };
+
+    use super::parse_scaled;
+
+    const SUFFIXES: [(&str, i64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+
+    struct Bytes;
+
+    impl Visitor<'_> for Bytes {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number of bytes, or a size in quotes, such as \"64MiB\"")
+        }
+
+        fn visit_u64<E: Error>(self, bytes: u64) -> Result<u64, E> {
+            Ok(bytes)
+        }
+
+        fn visit_i64<E: Error>(self, bytes: i64) -> Result<u64, E> {
+            u64::try_from(bytes).map_err(|_| E::invalid_value(Unexpected::Signed(bytes), &self))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+            let bytes = parse_scaled(text, &SUFFIXES, "a number with B, KiB, MiB or GiB, such as 64MiB");
+            bytes.map(i64::unsigned_abs).map_err(E::custom)
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is neither a number of bytes nor a size, or the type can't hold it.
+    pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        let bytes = from.deserialize_any(Bytes)?;
+        let most = u64::MAX >> (64 - 8 * size_of::<T>().min(8));
+        T::try_from(bytes).map_err(|_| D::Error::custom(format!("{bytes} must be at most {most}")))
+    }
+
+    /// Writes it in the largest unit of which it has a whole number: `"64MiB"`, `"100B"`.
+    ///
+    /// # Errors
+    /// That of the serializer.
+    pub fn serialize<T: Copy + TryInto<u64>, S: Serializer>(bytes: &T, to: S) -> Result<S::Ok, S::Error> {
+        let bytes: u64 = (*bytes).try_into().unwrap_or(u64::MAX);
+        let whole = |(_, scale): &&(&str, i64)| bytes > 0 && bytes.is_multiple_of(scale.unsigned_abs());
+        let (suffix, scale) = SUFFIXES.iter().rev().find(whole).unwrap_or(&SUFFIXES[0]);
+        to.collect_str(&format_args!("{}{suffix}", bytes / scale.unsigned_abs()))
+    }
+}
+
 /// Defines the schema of a quantity's text.
 #[cfg(feature = "schema")]
 macro_rules! text_schema {
@@ -167,6 +225,22 @@ text_schema! {
 text_schema! {
     /// The schema of a size's text.
     SizeText, "size", r"^\s*[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)\s*(MiB|GiB|TiB)\s*$"
+}
+
+#[cfg(feature = "schema")]
+text_schema! {
+    /// The schema of the text of a number of bytes.
+    BytesText, "bytes", r"^\s*[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)\s*(B|KiB|MiB|GiB)\s*$"
+}
+
+/// The schema of [`bytes`]: a number, or a text.
+#[cfg(feature = "schema")]
+#[derive(schemars::JsonSchema)]
+#[schemars(untagged, inline)]
+#[expect(missing_docs, reason = "only its schema is used")]
+pub enum BytesForm {
+    Text(#[schemars(with = "BytesText")] ()),
+    Number(u64),
 }
 
 #[cfg(feature = "schema")]
@@ -230,7 +304,9 @@ fn hint(meant: Option<&str>) -> String {
 
 /// The unit that was probably meant by another spelling: `GB` by GiB, `min` by m.
 fn spelled(suffix: &str, suffixes: &[(&str, i64)]) -> Option<&'static str> {
-    const SPELLINGS: [(&str, &[&str]); 10] = [
+    const SPELLINGS: [(&str, &[&str]); 12] = [
+        ("B", &["byte", "bytes"]),
+        ("KiB", &["k", "kb", "kib", "kbyte", "kbytes"]),
         ("MiB", &["m", "mb", "mib", "mbyte", "mbytes"]),
         ("GiB", &["g", "gb", "gib", "gbyte", "gbytes"]),
         ("TiB", &["t", "tb", "tib", "tbyte", "tbytes"]),
@@ -253,6 +329,34 @@ fn spelled(suffix: &str, suffixes: &[(&str, i64)]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_are_numbers_or_sizes() {
+        #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        struct Limits {
+            #[serde(with = "bytes")]
+            all: u64,
+            #[serde(with = "bytes")]
+            second: u32,
+        }
+        let read = |all: &str, second: &str| toml::from_str::<Limits>(&format!("all = {all}\nsecond = {second}"));
+        let limits = read("\"1.5GiB\"", "\"2KiB\"").unwrap();
+        assert_eq!(limits, Limits { all: 3 << 29, second: 2048 });
+        assert_eq!(toml::to_string(&limits).unwrap(), "all = \"1536MiB\"\nsecond = \"2KiB\"\n");
+        assert_eq!(toml::to_string(&read("0", "100").unwrap()).unwrap(), "all = \"0B\"\nsecond = \"100B\"\n");
+        for (wrong, part) in [
+            ("\"64MB\"", "did you mean \"64MiB\"?"),
+            ("\"64\"", "the unit is missing"),
+            ("-1", "such as \"64MiB\""),
+            ("true", "such as \"64MiB\""),
+            ("4294967296", "4294967296 must be at most 4294967295"),
+            ("\"4GiB\"", "4294967296 must be at most 4294967295"),
+            ("\"9999999999GiB\"", "too large"),
+        ] {
+            let error = read("1", wrong).unwrap_err().to_string();
+            assert!(error.contains(part), "{wrong}: {error}");
+        }
+    }
 
     #[test]
     fn the_right_spelling_is_shown() {

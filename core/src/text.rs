@@ -9,6 +9,8 @@ use toml_parser::{Source, lexer::TokenKind};
 
 /// Maximum bytes of a TOML text, where the caller has no limit of its own.
 pub const LONGEST: usize = 1 << 20;
+/// Maximum characters of a key's path in errors.
+const LONGEST_PATH: usize = 200;
 /// Maximum parts of a dotted key, and maximum nesting of brackets. It bounds recursion while values are parsed and
 /// dropped.
 pub const DEEPEST: usize = 8;
@@ -33,26 +35,40 @@ pub enum TextError {
         what: &'static str,
     },
     /// The text isn't TOML, or has an unexpected content. With the line.
-    #[error("{}", whole(.0))]
-    Syntax(#[from] TomlError),
+    #[error("{}", whole(.path, .error))]
+    Syntax {
+        /// The key with the unexpected content, such as `limits.jobs`. Empty: that isn't known.
+        path: String,
+        /// The parser's error.
+        error: TomlError,
+    },
 }
 
 impl TextError {
     /// The error without the line's text.
     pub fn brief(&self) -> String {
         match self {
-            Self::Syntax(error) => in_plain_words(error.message()),
+            Self::Syntax { path, error } => {
+                let message = in_plain_words(error.message());
+                format!("{}{message}", place(path, &message))
+            }
             other => other.to_string(),
         }
     }
 }
 
 /// The error with the line's text.
-fn whole(error: &TomlError) -> String {
+fn whole(path: &str, error: &TomlError) -> String {
     let text = error.to_string();
     let text = text.trim_end();
-    text.strip_suffix(error.message())
-        .map_or_else(|| text.to_owned(), |place| format!("{place}{}", in_plain_words(error.message())))
+    let Some(line) = text.strip_suffix(error.message()) else { return text.to_owned() };
+    let message = in_plain_words(error.message());
+    format!("{line}{}{message}", place(path, text))
+}
+
+/// The key, unless the text has it.
+fn place(path: &str, text: &str) -> String {
+    if path.is_empty() || text.contains(path) { String::new() } else { format!("{path}: ") }
 }
 
 /// Serde names an expected type as Rust does. Those who write files need not know Rust.
@@ -145,7 +161,21 @@ fn is_quoted(kind: TokenKind) -> bool {
 /// The exceeded limit, or the parser's error.
 pub fn read_toml<T: DeserializeOwned>(text: &str, longest: usize) -> Result<T, TextError> {
     check_toml(text, longest)?;
-    Ok(toml::from_str(text)?)
+    let parsed = toml::Deserializer::parse(text).map_err(|error| TextError::Syntax { path: String::new(), error })?;
+    serde_path_to_error::deserialize(parsed).map_err(unexpected)
+}
+
+/// Reads a value from a parsed TOML table.
+///
+/// # Errors
+/// The key with the unexpected content, and what was expected.
+pub fn from_table<T: DeserializeOwned>(table: toml::Table) -> Result<T, TextError> {
+    serde_path_to_error::deserialize(table).map_err(unexpected)
+}
+
+fn unexpected(error: serde_path_to_error::Error<TomlError>) -> TextError {
+    let path = error.path().iter().next().map_or_else(String::new, |_| error.path().to_string());
+    TextError::Syntax { path: shown(&path, LONGEST_PATH).into(), error: error.into_inner() }
 }
 
 /// Escapes a text for display, and truncates it to `most` characters. Characters are escaped if they move a terminal's
@@ -223,6 +253,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_mistake_is_named_with_its_key() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Inner {
+            #[expect(dead_code, reason = "only its type is used")]
+            jobs: Vec<u32>,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        struct Outer {
+            #[expect(dead_code, reason = "only its type is used")]
+            limits: Inner,
+        }
+        let problem = |text: &str| read_toml::<Outer>(text, 1000).unwrap_err();
+        let error = problem("[limits]\njobs = [1, \"x\"]");
+        assert!(
+            error
+                .to_string()
+                .ends_with("\nlimits.jobs[1]: invalid type: string \"x\", expected a whole number of 0 or more"),
+            "{error}"
+        );
+        assert!(error.to_string().contains("line 2, column 12"), "{error}");
+        assert!(error.brief().starts_with("limits.jobs[1]: "), "{}", error.brief());
+        assert!(problem("[limits]\njob = 1").to_string().contains("limits.job: unknown field `job`"));
+        assert!(problem("limits.jobs = 1").to_string().contains("\ninvalid type"), "the line has it");
+        assert!(problem("limits").to_string().contains("line 1"));
+    }
+
+    #[test]
     fn depth_is_counted_where_it_nests() {
         for fine in [
             "a.b.c.d.e.f.g.h = 1",
@@ -245,7 +303,7 @@ mod tests {
             let deep = if what == "brackets" { deep.replacen("= ", "= [", 1) } else { deep.to_owned() };
             assert_eq!(check_toml(&deep, LONGEST), Err(TextError::Deep { line, what }), "{deep}");
         }
-        assert!(matches!(read_toml::<toml::Table>("a = ", 10), Err(TextError::Syntax(_))));
+        assert!(matches!(read_toml::<toml::Table>("a = ", 10), Err(TextError::Syntax { .. })));
     }
 
     #[test]

@@ -84,7 +84,7 @@ enum Command {
     #[command(args(without_daemon()))]
     Demo(trainmaster_demo::Args),
     /// Run a command as a job, show what it prints, and end with it
-    Run(Answered<run::RunArgs>),
+    Run(run::RunArgs),
     /// Submit job files
     Submit(Answered<submit::SubmitArgs>),
     /// End jobs for good
@@ -100,7 +100,7 @@ enum Command {
     /// Wait until jobs have ended
     Wait(Answered<wait::WaitArgs>),
     /// Show what a job's programs print
-    Logs(Answered<logs::LogsArgs>),
+    Logs(logs::LogsArgs),
     /// Follow the jobs as they change, or some with their progress, until Ctrl-C
     Watch(Answered<watch::WatchArgs>),
     /// Show the cluster, its tenants and its jobs at a glance, until Ctrl-C
@@ -183,7 +183,7 @@ fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
         Command::Serve(Answered { args, json }) => serve::run(args, adapters, &server, output(*json)),
         Command::Demo(_) if early => Err(Failure::Usage("the demo writes JSON to a file: demo --json FILE".into())),
         Command::Demo(args) => return Ok(trainmaster_demo::run(args.clone(), adapters)?),
-        Command::Run(Answered { args, json }) => block_on(run::run(args, &server, output(*json))),
+        Command::Run(args) => block_on(run::run(args, &server, output(false))),
         Command::Submit(Answered { args, json }) => block_on(submit::run(args, &server, output(*json))),
         Command::Cancel(Answered { args, json }) => block_on(act::run(Act::Cancel, args, &server, output(*json))),
         Command::Pause(Answered { args, json }) => block_on(act::run(Act::Pause, args, &server, output(*json))),
@@ -191,7 +191,7 @@ fn dispatch(cli: Cli, adapters: Adapters) -> Result<ExitCode, Failure> {
         Command::Jobs(Answered { args, json }) => block_on(jobs::run(args, &server, output(*json))),
         Command::Nodes(Answered { args, json }) => block_on(nodes::run(args, &server, output(*json))),
         Command::Wait(Answered { args, json }) => block_on(wait::run(args, &server, output(*json))),
-        Command::Logs(Answered { args, json }) => block_on(logs::run(args, &server, output(*json))),
+        Command::Logs(args) => block_on(logs::run(args, &server, output(false))),
         Command::Watch(Answered { args, json }) => block_on(watch::run(args, &server, output(*json))),
         Command::Top(Answered { args, json }) => block_on(top::run(args, &server, output(*json))),
         Command::Explain(Answered { args, json }) => block_on(explain::run(args, &server, output(*json))),

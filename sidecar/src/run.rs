@@ -49,6 +49,12 @@ pub(crate) struct RunArgs {
     /// Memory of a worker, such as 16GiB
     #[arg(long)]
     memory: Option<String>,
+    /// How its processes start [default: by the command]
+    #[arg(long, value_name = "LAUNCHER", value_parser = ["torchrun", "none"])]
+    launcher: Option<String>,
+    /// What a change of the number of workers does to it [default: by the launcher]
+    #[arg(long, value_name = "CHANGE", value_parser = ["in_place", "restart", "fixed"])]
+    elastic: Option<String>,
     /// A variable of the command's environment, besides PATH, VIRTUAL_ENV and the like; without a value, as it is here
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
@@ -312,6 +318,9 @@ fn fill(
     } else if !table.contains_key("name") {
         table.insert("name".into(), Value::String(name(&args.command)));
     }
+    for (key, value) in [("launcher", &args.launcher), ("elastic", &args.elastic)] {
+        table.extend(value.iter().map(|value| (key.to_owned(), Value::String(value.clone()))));
+    }
     table.entry("mode").or_insert_with(|| Value::String("allreduce".into()));
     table.entry("workdir").or_insert_with(|| Value::String(folder.into()));
     let Value::Table(env) = table.entry("env").or_insert_with(|| Value::Table(Table::new())) else {
@@ -388,6 +397,9 @@ mod tests {
             "env --chdir=/x TRAINMASTER_CHECKPOINT_DIR=/x/checkpoints A=1 B=2 TOKEN=t python t.py",
             "the file says more than the environment"
         );
+        let own = ["--launcher", "none", "--elastic", "restart", "--", "torchrun", "t.py"];
+        let found = job(&own, "launcher = \"torchrun\"", &[]).unwrap();
+        assert_eq!((&*found.labels["launcher"], &*found.labels["elastic"]), ("none", "restart"));
     }
 
     #[test]
@@ -397,6 +409,7 @@ mod tests {
             (&["-n", "3:1", "--", "a"], "from fewer to more"),
             (&["--memory", "16", "--", "a"], "worker.memory"),
             (&["-n", "1:3", "--", "torchrun", "--standalone", "t.py"], "--standalone would make torchrun's agents"),
+            (&["--launcher", "mpi", "--", "a"], "torchrun, none"),
             (&["--name", "7", "--", "a"], "reads as a job's number"),
             (&[], "COMMAND"),
         ] {

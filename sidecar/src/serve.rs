@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Error, anyhow};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde::{Deserialize as _, Serialize};
+use serde::Serialize;
 use tokio::{runtime::Handle, task::JoinHandle};
 use toml::Table;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -19,8 +19,9 @@ use trainmaster_core::{
     Settings,
     engine::{DefaultValue, Entry},
     settings::Parameter,
+    text::{LONGEST, from_table, read_toml},
 };
-use trainmaster_daemon::{Config, Daemon, Flags, LogFormat, LogLines, ServeError, settings_table};
+use trainmaster_daemon::{Config, Daemon, Flags, LogFormat, LogLines, ServeError, merge, settings_table};
 use trainmaster_manager::Adapters;
 use trainmaster_terminal::stop::StopSignals;
 use trainmaster_terminal::{Failure, Output, Paper, Show, client::ServerArgs, found::Note};
@@ -35,9 +36,9 @@ const LINES: usize = 8192;
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     flags: Flags,
-    /// A parameter of the engine (`trainmaster engines NAME` lists them), or another setting by its path, such as
-    /// stability.min_run=5s; may be repeated
-    #[arg(long, value_name = "KEY=VALUE")]
+    /// A parameter of the engine (`trainmaster engines NAME` lists them), or any other key of the configuration by its
+    /// path, such as limits.jobs=500 or stability.min_run=5s, the latter of [scheduler]; may be repeated
+    #[arg(long, env = "TRAINMASTER_SET", value_delimiter = ';', value_name = "KEY=VALUE")]
     set: Vec<Assignment>,
     /// Print the scheduler's settings in force as a settings file, and exit
     #[arg(long)]
@@ -65,6 +66,29 @@ const SETTINGS: [&str; 14] = [
     "tenants",
 ];
 
+/// The keys of [`Config`], without those of the scheduler's settings.
+const CONFIGURATION: [&str; 19] = [
+    "adapters",
+    "admin_token_file",
+    "advertise",
+    "decision",
+    "end_jobs",
+    "grace",
+    "journal",
+    "limits",
+    "listen",
+    "log_format",
+    "metrics",
+    "names",
+    "orphan_grace",
+    "otlp",
+    "plan_ttl",
+    "policy",
+    "state_dir",
+    "tls",
+    "trainer",
+];
+
 /// `KEY=VALUE`.
 #[derive(Clone, Debug)]
 struct Assignment {
@@ -83,13 +107,27 @@ impl FromStr for Assignment {
 }
 
 impl Assignment {
-    /// Sets a parameter of the engine if it has one of this name, and otherwise the setting at this path.
-    fn apply(&self, settings: &mut Settings) -> anyhow::Result<()> {
+    /// Sets the parameter of the engine if it has one of this name, and otherwise the key of the configuration at this
+    /// path, or that of the scheduler's settings.
+    fn apply(&self, config: &mut Config) -> anyhow::Result<()> {
         let Self { key, value } = self;
         let is_parameter = |entry: &Entry| entry.parameters().iter().any(|parameter| parameter.name == key);
+        let is_parameter = entry(&config.settings.engine).is_ok_and(is_parameter);
+        let first = key.split('.').next().unwrap_or_default();
+        // The key stands before the error already.
+        let wrong = |error: String| {
+            let error = error.strip_prefix(&format!("{key}: ")).unwrap_or(&error);
+            anyhow!("--set {key}={value}: {error}")
+        };
+        if CONFIGURATION.contains(&first) && !is_parameter {
+            let with = config.clone().with(self.table()?);
+            *config = with.map_err(|error| wrong(error.to_string()))?;
+            return Ok(());
+        }
+        let settings = &mut config.settings;
         // An unknown word is refused as a parameter: the error lists the engine's.
         let is_setting = key.contains('.') || SETTINGS.contains(&key.as_str());
-        if !is_setting || entry(&settings.engine).is_ok_and(is_parameter) {
+        if !is_setting || is_parameter {
             settings.parameters.insert(key.clone(), self.parameter());
             return Ok(());
         }
@@ -98,20 +136,23 @@ impl Assignment {
                 "--set engine={value}: use --engine, which leaves out the parameters of another engine"
             ));
         }
-        let text = toml::Value::from(value.as_str());
-        let given: Table = toml::from_str(&format!("{key} = {value}"))
-            .or_else(|_| toml::from_str(&format!("{key} = {text}")))
-            .map_err(|_| {
-                anyhow!(
-                    "--set {key}: must be a path of keys, such as stability.min_run; a key with other characters than \
-                     letters, digits, _ and - stands in quotes: queues.batch.\"gpu:a100\"=4"
-                )
-            })?;
         let mut table = settings_table(settings);
-        merge(&mut table, given);
-        *settings =
-            Settings::deserialize(table).map_err(|error| anyhow!("--set {key}={value}: {}", error.message()))?;
+        merge(&mut table, self.table()?);
+        *settings = from_table(table).map_err(|error| wrong(error.brief()))?;
         Ok(())
+    }
+
+    /// A file with this key alone.
+    fn table(&self) -> anyhow::Result<Table> {
+        let Self { key, value } = self;
+        let text = toml::Value::from(value.as_str());
+        let read = |value: &str| read_toml(&format!("{key} = {value}"), LONGEST);
+        read(value).or_else(|_| read(&text.to_string())).map_err(|_| {
+            anyhow!(
+                "--set {key}: must be a path of keys, such as stability.min_run; a key with other characters than \
+                 letters, digits, _ and - stands in quotes: queues.batch.\"gpu:a100\"=4"
+            )
+        })
     }
 
     fn parameter(&self) -> Parameter {
@@ -124,18 +165,6 @@ impl Assignment {
     }
 }
 
-/// Puts what is given over a table, and leaves all else as it is.
-fn merge(table: &mut Table, given: Table) {
-    for (key, value) in given {
-        match (table.get_mut(&key), value) {
-            (Some(toml::Value::Table(inner)), toml::Value::Table(given)) => merge(inner, given),
-            (_, value) => {
-                table.insert(key, value);
-            }
-        }
-    }
-}
-
 impl ServeArgs {
     fn config(&self, available: Adapters, server: &ServerArgs) -> anyhow::Result<Config> {
         let mut flags = self.flags.clone();
@@ -143,11 +172,10 @@ impl ServeArgs {
         flags.admin_token_file = flags.admin_token_file.or_else(|| server.token_file().cloned());
         let mut config = flags.config()?;
         config.available = available;
-        let settings = &mut config.settings;
-        self.set.iter().try_for_each(|assignment| assignment.apply(settings))?;
+        self.set.iter().try_for_each(|assignment| assignment.apply(&mut config))?;
         // Flags change what the file says.
         let file = flags.config.as_deref().filter(|_| flags.engine.is_none() && self.set.is_empty());
-        check_engines(settings, file)?;
+        check_engines(&config.settings, file)?;
         Ok(config)
     }
 }
@@ -359,12 +387,29 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_are_those_of_the_settings() {
-        let error = Settings::from_toml("x = 1").unwrap_err().to_string();
-        let (_, expected) = error.split_once("expected one of ").expect("it lists the keys");
-        let mut known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-        known.sort_unstable();
-        assert_eq!(known, SETTINGS);
+    fn all_of_the_configuration_is_set_by_its_path() {
+        let set = ["limits.jobs=500", "journal.history_bytes=1GiB", "grace=5s", "names=[\"a\"]", "seed=7"];
+        let args: Vec<&str> = set.iter().flat_map(|text| ["--set", text]).collect();
+        let set = config(&args).unwrap();
+        assert_eq!((set.limits.jobs, set.journal.history_bytes, set.settings.seed), (500, 1 << 30, 7));
+        assert_eq!((set.grace, set.names), (std::time::Duration::from_secs(5), vec!["a".to_owned()]));
+        assert_eq!(set.limits.lists, config(&[]).unwrap().limits.lists);
+        let several = config(&["--set", "limits.jobs=4;seed=3"]).unwrap();
+        assert_eq!((several.limits.jobs, several.settings.seed), (4, 3));
+    }
+
+    #[test]
+    fn the_keys_are_those_of_the_configuration_and_its_settings() {
+        let keys = |error: String| {
+            let (_, expected) = error.split_once("expected one of ").expect("it lists the keys");
+            let mut known: Vec<String> = expected.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect();
+            known.retain(|key| !key.starts_with("scheduler"));
+            known.sort_unstable();
+            known
+        };
+        assert_eq!(keys(Settings::from_toml("x = 1").unwrap_err().to_string()), SETTINGS);
+        assert_eq!(keys(Config::from_toml("x = 1").unwrap_err().to_string()), CONFIGURATION);
+        assert!(CONFIGURATION.iter().all(|key| !SETTINGS.contains(key)), "each means one thing");
     }
 
     #[test]
@@ -421,6 +466,13 @@ mod tests {
             (&["--set", "stability.min_run=soon"], "--set stability.min_run=soon: \"soon\" is not allowed"),
             (&["--set", "stability.payback=-1"], "-1 must be 0 or more"),
             (&["--set", "nothing.here=1"], "unknown field `nothing`"),
+            (
+                &["--set", "limits.jobs=many"],
+                "--set limits.jobs=many: invalid type: string \"many\", expected a whole number",
+            ),
+            (&["--set", "limits.job=1"], "--set limits.job=1: unknown field `job`"),
+            (&["--set", "limits=1"], "--set limits=1: "),
+            (&["--set", "journal.history_bytes=1GB"], "did you mean \"1GiB\"?"),
             (&["--set", "a..b=1"], "must be a path of keys"),
             (&["--set", "queues.batch.gpu:a100=4"], "queues.batch.\"gpu:a100\"=4"),
             (&["--set", "seed=5\nengine = \"fifo\""], "in one line"),

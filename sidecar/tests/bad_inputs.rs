@@ -117,7 +117,9 @@ const WORKERS: [(&str, &[&str]); 18] = [
 ];
 
 /// Configurations.
-const CONFIGURATIONS: [(&str, &[&str]); 30] = [
+const CONFIGURATIONS: [(&str, &[&str]); 32] = [
+    ("[journal]\nhistory_bytes = \"64MB\"", &["history_bytes", "\"64MB\"", "did you mean \"64MiB\"?"]),
+    ("[limits]\njob_bytes_per_second = -5", &["job_bytes_per_second", "`-5`", "such as \"64MiB\""]),
     ("listen = \"nowhere\"", &["listen: \"nowhere\"", "such as \"127.0.0.1:7070\""]),
     ("listen = 5", &["listen", "integer `5`", TEXT]),
     ("listen = ", &["line 1", "string values must be quoted"]),
@@ -154,7 +156,11 @@ const CONFIGURATIONS: [(&str, &[&str]); 30] = [
 ];
 
 /// Configurations that are read, but not allowed.
-const WRONG: [(&str, &[&str]); 15] = [
+const WRONG: [(&str, &[&str]); 19] = [
+    ("grace = \"2d\"", &["grace: \"2d\"", "at most \"1d\""]),
+    ("orphan_grace = \"1000d\"", &["orphan_grace: \"1000d\"", "at most \"365d\""]),
+    ("[journal]\nhistory_bytes = \"2000GiB\"", &["journal.history_bytes: 2147483648000", "at most 1099511627776"]),
+    ("[limits]\nconnections = 5000000", &["limits.connections: 5000000", "at most 1000000"]),
     ("listen = \"0.0.0.0:7070\"", &["listen: 0.0.0.0:7070", "needs TLS"]),
     ("names = [\"a b\"]", &["names: \"a b\"", "a host's name, such as"]),
     ("advertise = \"nowhere\"", &["advertise: \"nowhere\"", "such as \"http://node1:7070\""]),
@@ -167,8 +173,8 @@ const WRONG: [(&str, &[&str]); 15] = [
     ("[journal]\nsnapshot_records = 0", &["journal.snapshot_records: 0", "at least 1"]),
     ("otlp = \"collector:4317\"", &["otlp: \"collector:4317\"", "\"http://127.0.0.1:4317\""]),
     ("[journal]\nwaiting_bytes = 0", &["journal.waiting_bytes: 0", "at least 1"]),
-    ("[journal]\nwrite_limit = \"0s\"", &["journal.write_limit: \"0s\"", "above zero"]),
-    ("[decision]\nlimit = \"0s\"", &["decision.limit: \"0s\"", "above zero"]),
+    ("[journal]\nwrite_limit = \"0s\"", &["journal.write_limit: \"0ms\"", "above zero"]),
+    ("[decision]\nlimit = \"0s\"", &["decision.limit: \"0ms\"", "above zero"]),
     ("[decision]\nsteps = 0", &["decision.steps: 0", "at least 1"]),
 ];
 

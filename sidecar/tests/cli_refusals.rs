@@ -3,12 +3,14 @@
 use std::{
     fs,
     net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Command, Output},
     thread::sleep,
     time::Duration,
 };
 
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 
 use super::cli_serve::{Served, refuses, trainmaster};
@@ -106,4 +108,32 @@ fn https_to_a_port_without_tls_is_named() {
     let daemon = Served::start(&folder.path().join("state"), &[]);
     let url = daemon.url.replace("http://", "https://");
     refuses(&trainmaster(&["--server", &url, "jobs"]).output().unwrap(), 3, &["it speaks without TLS; write http://"]);
+}
+
+#[test]
+fn certificates_that_have_run_out_or_are_for_others_are_named() {
+    let folder = TempDir::new().unwrap();
+    for (name, host, years, hint) in [
+        ("old", "localhost", [2000, 2001], None),
+        ("new", "localhost", [2900, 2901], Some("its certificate isn't valid yet")),
+        ("other", "other.example.org", [2000, 2900], Some("call it by a name in its certificate")),
+    ] {
+        let [cert, key, state] = ["pem", "key", "state"].map(|end| folder.path().join(format!("{name}.{end}")));
+        let mut params = CertificateParams::new([host.to_owned()]).unwrap();
+        [params.not_before, params.not_after] = years.map(|year| date_time_ymd(year, 1, 1));
+        let pair = KeyPair::generate().unwrap();
+        fs::write(&cert, params.self_signed(&pair).unwrap().pem()).unwrap();
+        fs::write(&key, pair.serialize_pem()).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        let [cert, key] = [&cert, &key].map(|path| path.to_str().unwrap());
+        let files = ["--tls-cert", cert, "--tls-key", key];
+        let Some(hint) = hint else {
+            let refused = Served::command("127.0.0.1:0", "none", &state, &files).output().unwrap();
+            refuses(&refused, 1, &[cert, "it has expired"]);
+            continue;
+        };
+        let daemon = Served::start(&state, &files);
+        let url = daemon.url.replace("127.0.0.1", "localhost");
+        refuses(&trainmaster(&["--server", &url, "--ca", cert, "jobs"]).output().unwrap(), 3, &[hint]);
+    }
 }

@@ -20,7 +20,7 @@ struct File {
     schema: Value,
 }
 
-fn files() -> [File; 7] {
+fn files() -> [File; 8] {
     let file = |title, name, page, schema: schemars::Schema| File { title, name, page, schema: schema.to_value() };
     let page = Some;
     [
@@ -41,6 +41,7 @@ fn files() -> [File; 7] {
         file("Trainmaster's adapter of Ray", Some("ray"), page("adapters/ray/README.md"), schema_for!(ray::Config)),
         // A table of a file that has more.
         file("", None, page("adapters/slurm/README.md"), schema_for!(slurm::Config)),
+        file("Trainmaster inside slurmctld", Some("slurm"), None, schema_for!(trainmaster_slurm_agent::Config)),
         file("Trainmaster's adapter of YARN", Some("yarn"), page("adapters/yarn/README.md"), schema_for!(yarn::Config)),
     ]
 }
@@ -168,6 +169,7 @@ impl<'a> Page<'a> {
             ["null"] => return None,
             ["string"] => match form.get("pattern").and_then(Value::as_str) {
                 Some(pattern) if pattern.contains("ms|s") => "duration".into(),
+                Some(pattern) if pattern.contains("KiB") => "bytes".into(),
                 Some(pattern) if pattern.contains("GiB") => "size".into(),
                 Some(pattern) if pattern.contains("Gbit") => "bandwidth".into(),
                 _ => "text".into(),

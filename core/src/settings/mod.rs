@@ -17,6 +17,7 @@ use crate::{
 /// The scheduling mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Mode {
     /// The engine decides, and plans are sent to managers.
     #[default]

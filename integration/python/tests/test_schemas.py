@@ -58,10 +58,12 @@ JOB = 'name = "a"\n'
         ("local", '[[server]]\nname = "a"\ngpu = ["a100"]\nresources = { license = 2 }'),
         ("ray", 'measure = "off"\nbandwidth = "1Gbit"'),
         ("yarn", 'tls = { cert = "c", key = "k" }\nttl = "1m"'),
+        ("slurm", 'mode = "shadow"\npoll = "250ms"\n[slurm]\nlease = "10m"\n[scheduler]\nengine = "drf"'),
         ("settings", 'stability = "off"\n[tenants.a]\ngpu = 4\nmemory = "1TiB"\n[parameters]\nshort_first = false'),
         (
             "configuration",
-            'adapters = ["local=a.toml"]\n[scheduler]\nengine = "drf"\n[scheduler.stability]\nmin_run = "1m"',
+            'adapters = ["local=a.toml"]\njournal = { history_bytes = "64MiB", waiting_bytes = 1000 }\n[scheduler]\n'
+            'engine = "drf"\n[scheduler.stability]\nmin_run = "1m"',
         ),
     ],
 )
@@ -92,6 +94,9 @@ def test_what_is_allowed_is_valid(name: str, text: str) -> None:
         ("ray", '[[node_types]]\nname = "a"\ncpu = 1\nlabels = {}', "{}"),
         ("ray", "poll = 5", "5"),
         ("yarn", 'api = "soap"', "'soap'"),
+        ("slurm", 'mode = "off"', "'off'"),
+        ("slurm", "[slurm]\npriority = 0", "minimum of 1"),
+        ("configuration", '[journal]\nhistory_bytes = "64MB"', "'64MB'"),
         ("settings", "fallback_after = 0", "minimum of 1"),
         ("configuration", 'listn = ":1"', "'listn'"),
     ],

@@ -45,7 +45,7 @@ pub struct Flags {
     #[arg(long, env = "TRAINMASTER_TRAINER", value_name = "FILE")]
     pub trainer: Option<PathBuf>,
     /// End the jobs' processes with the daemon instead of leaving them for the next one
-    #[arg(long)]
+    #[arg(long, env = "TRAINMASTER_END_JOBS")]
     pub end_jobs: bool,
     /// Form of the log's lines on standard error; by default text
     #[arg(long, env = "TRAINMASTER_LOG_FORMAT", value_name = "FORMAT")]

@@ -47,7 +47,7 @@ use trainmaster_net::{NetMetrics, Port, guarded, secret};
 
 pub use self::{
     access::{ADMIN_TOKEN, Role, access_table, check_tokens, is_name},
-    config::{AdapterChoice, Config, DecisionConfig, JournalConfig, LimitsConfig, Tls},
+    config::{AdapterChoice, Config, DecisionConfig, JournalConfig, LimitsConfig, Tls, merge},
     error::ServeError,
     flags::Flags,
     log::{LogFormat, LogLines},

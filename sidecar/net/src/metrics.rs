@@ -104,6 +104,17 @@ impl Adder<'_> {
         self.register(IntGaugeVec::new(Opts::new(format!("trainmaster_{name}"), help), &[label])?)
     }
 
+    /// A gauge that is always 1, for what its labels say.
+    ///
+    /// # Errors
+    /// The registry contains a metric with this name.
+    pub fn info(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Result<(), prometheus::Error> {
+        let (names, values): (Vec<&str>, Vec<&str>) = labels.iter().copied().unzip();
+        let gauges = IntGaugeVec::new(Opts::new(format!("trainmaster_{name}"), help), &names)?;
+        gauges.with_label_values(&values).set(1);
+        self.register(gauges).map(|_| ())
+    }
+
     /// A gauge with fractions.
     ///
     /// # Errors

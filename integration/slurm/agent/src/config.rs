@@ -21,19 +21,22 @@ use trainmaster_host::bounded::read_text;
 /// The whole file. All keys are optional.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub struct Config {
     /// The initial mode. `trainmaster slurm mode` changes it, and the change survives restarts.
     pub mode: Mode,
     /// Interval between polls of Slurm. It is also polled whenever a job is submitted or reports.
     #[serde(deserialize_with = "poll")]
+    #[cfg_attr(feature = "schema", serde(serialize_with = "amount::duration::serialize"))]
+    #[cfg_attr(feature = "schema", schemars(with = "amount::DurationText"))]
     pub poll: Duration,
-    /// The number of steps that an engine can take for one decision.
+    /// Maximum number of steps that an engine can take for one decision.
     pub budget: u64,
     /// The address for reports of training programs.
     pub feed: Feed,
     /// How jobs are held and started.
     pub slurm: slurm::Config,
-    /// `[scheduler]`: the engine and all other settings of `serve --settings`. Shape rules are always Slurm's.
+    /// The engine and all other settings, as in the daemon's configuration. Shape rules are always Slurm's.
     #[serde(rename = "scheduler")]
     pub settings: Settings,
 }
@@ -41,8 +44,10 @@ pub struct Config {
 /// The address for reports of training programs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub struct Feed {
     /// The address. Another than loopback needs TLS.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub listen: SocketAddr,
     /// The certificate, in PEM.
     pub cert: Option<PathBuf>,

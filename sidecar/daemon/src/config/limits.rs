@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trainmaster_core::{Budget, Span, amount::duration};
+use trainmaster_core::{
+    Budget, Span,
+    amount::{bytes, duration},
+};
 use trainmaster_feed::Limits;
 use trainmaster_host::{JournalLimits, TicketLimits};
 use trainmaster_net::LoadLimits;
@@ -45,10 +48,16 @@ pub struct JournalConfig {
     /// Minimum records between snapshots.
     pub snapshot_records: usize,
     /// Minimum bytes of records between snapshots.
+    #[serde(with = "bytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::BytesForm"))]
     pub snapshot_bytes: usize,
     /// Bytes of records that are kept for replay, in addition to those that a restart needs.
+    #[serde(with = "bytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::BytesForm"))]
     pub history_bytes: u64,
     /// Maximum bytes of records in memory while the disk can't be written.
+    #[serde(with = "bytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::BytesForm"))]
     pub waiting_bytes: usize,
     /// Time after which an unfinished write counts as failed.
     #[serde(with = "duration")]
@@ -68,12 +77,18 @@ pub struct LimitsConfig {
     /// Maximum number of job lists that are read or watched at a time.
     pub lists: usize,
     /// Maximum bytes of requests without an answer.
+    #[serde(with = "bytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::BytesForm"))]
     pub request_bytes: usize,
     /// Reports of one job per second.
     pub reports_per_second: u32,
     /// Bytes of one job's reports per second.
+    #[serde(with = "bytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::BytesForm"))]
     pub job_bytes_per_second: u32,
     /// Bytes of all reports of a tenant's jobs per second.
+    #[serde(with = "bytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "trainmaster_core::amount::BytesForm"))]
     pub tenant_bytes_per_second: u32,
     /// Maximum number of streams that watch one job.
     pub watchers_per_job: usize,
@@ -116,28 +131,60 @@ impl Default for LimitsConfig {
 }
 
 impl Config {
-    /// The first limit of 0 with which the daemon would answer no call, make no decision or take no report, and what is
-    /// allowed. Other limits of 0 have a use: `limits.jobs = 0` closes submission.
-    pub(super) fn zero(&self) -> Option<(&'static str, &'static str)> {
-        let Self { decision, journal, limits, .. } = self;
-        const SOME: &str = "0 must be at least 1";
-        const TIME: &str = "\"0s\" must be above zero";
-        let all = [
-            ("decision.limit", TIME, decision.limit.is_zero()),
-            ("decision.steps", SOME, decision.steps == 0),
-            ("journal.waiting_bytes", SOME, journal.waiting_bytes == 0),
-            ("journal.write_limit", TIME, journal.write_limit.is_zero()),
-            ("journal.snapshot_bytes", SOME, journal.snapshot_bytes == 0),
-            ("journal.snapshot_records", SOME, journal.snapshot_records == 0),
-            ("limits.connections", SOME, limits.connections == 0),
-            ("limits.lists", SOME, limits.lists == 0),
-            ("limits.request_bytes", SOME, limits.request_bytes == 0),
-            ("limits.reports_per_second", SOME, limits.reports_per_second == 0),
-            ("limits.job_bytes_per_second", SOME, limits.job_bytes_per_second == 0),
-            ("limits.tenant_bytes_per_second", SOME, limits.tenant_bytes_per_second == 0),
-            ("limits.watchers_per_job", SOME, limits.watchers_per_job == 0),
+    /// The first limit with which the daemon would answer no call, make no decision or take no report, or that is
+    /// beyond any use, and what is allowed. Some limits of 0 have a use: `limits.jobs = 0` closes submission.
+    pub(super) fn wrong_limit(&self) -> Option<(&'static str, String)> {
+        const MANY: u64 = 1_000_000;
+        const MOST_BYTES: u64 = 1 << 40;
+        const HOUR: Duration = Duration::from_secs(3600);
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        let Self { decision, journal, limits, plan_ttl, grace, orphan_grace, .. } = self;
+        let (some, none) = (Duration::from_nanos(1), Duration::ZERO);
+        let times = [
+            ("plan_ttl", *plan_ttl, none, DAY),
+            ("grace", *grace, none, DAY),
+            ("orphan_grace", *orphan_grace, none, 365 * DAY),
+            ("decision.limit", decision.limit, some, HOUR),
+            ("decision.fits_wait", decision.fits_wait, none, HOUR),
+            ("decision.fits_every", decision.fits_every, none, DAY),
+            ("journal.write_limit", journal.write_limit, some, HOUR),
         ];
-        all.into_iter().find(|(.., is_zero)| *is_zero).map(|(key, allowed, _)| (key, allowed))
+        for (key, time, least, most) in times {
+            let [shown, most_shown] =
+                [time, most].map(|time| Span(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)));
+            if time < least {
+                return Some((key, format!("\"{shown}\" must be above zero")));
+            }
+            if time > most {
+                return Some((key, format!("\"{shown}\" must be at most \"{most_shown}\"")));
+            }
+        }
+        let counts = [
+            ("decision.steps", decision.steps, 1, u64::MAX),
+            ("journal.snapshot_records", journal.snapshot_records as u64, 1, 1000 * MANY),
+            ("journal.snapshot_bytes", journal.snapshot_bytes as u64, 1, MOST_BYTES),
+            ("journal.history_bytes", journal.history_bytes, 0, MOST_BYTES),
+            ("journal.waiting_bytes", journal.waiting_bytes as u64, 1, MOST_BYTES),
+            ("journal.ended_jobs", journal.ended_jobs as u64, 0, MANY),
+            ("limits.connections", limits.connections as u64, 1, MANY),
+            ("limits.lists", limits.lists as u64, 1, MANY),
+            ("limits.request_bytes", limits.request_bytes as u64, 1, MOST_BYTES),
+            ("limits.reports_per_second", limits.reports_per_second.into(), 1, MANY),
+            ("limits.job_bytes_per_second", limits.job_bytes_per_second.into(), 1, MOST_BYTES),
+            ("limits.tenant_bytes_per_second", limits.tenant_bytes_per_second.into(), 1, MOST_BYTES),
+            ("limits.watchers_per_job", limits.watchers_per_job as u64, 1, MANY),
+            ("limits.jobs", limits.jobs as u64, 0, MANY),
+            ("limits.jobs_per_tenant", limits.jobs_per_tenant as u64, 0, MANY),
+        ];
+        for (key, count, least, most) in counts {
+            if count < least {
+                return Some((key, format!("{count} must be at least {least}")));
+            }
+            if count > most {
+                return Some((key, format!("{count} must be at most {most}")));
+            }
+        }
+        None
     }
 
     pub(crate) fn load_limits(&self) -> LoadLimits {

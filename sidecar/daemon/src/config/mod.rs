@@ -16,7 +16,7 @@ use toml::Table;
 use trainmaster_core::{
     Settings, SettingsError,
     amount::duration,
-    text::{LONGEST, read_toml},
+    text::{LONGEST, from_table, read_toml},
 };
 use trainmaster_manager::Adapters;
 use trainmaster_net::{Door, TlsFiles, secret};
@@ -317,6 +317,27 @@ impl Config {
         Table::try_from(whole).map_err(|error| ServeError::Config(format!("it can't be printed: {error}")))
     }
 
+    /// The same configuration with other values of some keys, as of a part of a file.
+    ///
+    /// # Errors
+    /// Names the key, the value and what is allowed.
+    ///
+    /// ```
+    /// use trainmaster_daemon::Config;
+    ///
+    /// let config = Config::from_toml("[limits]\nlists = 3").unwrap();
+    /// let given = "limits = { jobs = 10 }".parse().unwrap();
+    /// let limits = config.with(given).unwrap().limits;
+    /// assert_eq!((limits.lists, limits.jobs), (3, 10));
+    /// ```
+    pub fn with(self, given: Table) -> Result<Self, ServeError> {
+        let mut table = self.to_table()?;
+        merge(&mut table, given);
+        let mut config: Self = from_table(table).map_err(|error| ServeError::Config(error.brief()))?;
+        let settings = config.scheduler.take().unwrap_or_default();
+        Ok(Self { settings, available: self.available, log: self.log, faults: self.faults, ..config })
+    }
+
     /// Lets relative paths start at a folder.
     fn within(self, folder: &Path) -> Self {
         let here = |path: PathBuf| folder.join(path);
@@ -340,10 +361,10 @@ impl Config {
     /// Checks rules that also hold for flags. The daemon does so when it starts.
     ///
     /// # Errors
-    /// The address is open to other machines, without TLS. A limit is 0, or a name is no host's.
+    /// The address is open to other machines, without TLS. A limit is too low or too high, or a name is no host's.
     pub fn check(&self) -> Result<(), ServeError> {
-        if let Some((key, allowed)) = self.zero() {
-            return Err(wrong(key, allowed));
+        if let Some((key, allowed)) = self.wrong_limit() {
+            return Err(wrong(key, &allowed));
         }
         if let Some(name) = self.names.iter().find(|name| !is_host(name)) {
             return Err(wrong("names", &format!("{name:?} must be a host's name, such as \"login1.example.org\"")));
@@ -460,6 +481,18 @@ fn is_host(name: &str) -> bool {
 
 fn is_url(address: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| address.starts_with(scheme)) && Door::host(address).is_some()
+}
+
+/// Puts what is given over a table, and leaves all else as it is.
+pub fn merge(table: &mut Table, given: Table) {
+    for (key, value) in given {
+        match (table.get_mut(&key), value) {
+            (Some(toml::Value::Table(inner)), toml::Value::Table(given)) => merge(inner, given),
+            (_, value) => {
+                table.insert(key, value);
+            }
+        }
+    }
 }
 
 fn wrong(key: &str, problem: &str) -> ServeError {

@@ -31,7 +31,7 @@ fn every_key_is_read() {
         [journal]
         snapshot_records = 10
         snapshot_bytes = 20
-        history_bytes = 25
+        history_bytes = "25MiB"
         waiting_bytes = 30
         write_limit = "4s"
         ended_jobs = 40
@@ -61,7 +61,7 @@ fn every_key_is_read() {
         (Duration::from_secs(1), Duration::from_secs(2))
     );
     assert_eq!((feed.watchers_per_job, feed.ended_jobs, config.limits.connections), (3, 40, 1));
-    assert_eq!((options.journal.waiting_bytes, config.journal.history_bytes), (30, 25));
+    assert_eq!((options.journal.waiting_bytes, config.journal.history_bytes), (30, 25 << 20));
     assert_eq!(options.journal.write_limit, Duration::from_secs(4));
     assert_eq!((load.lists, load.request_bytes), (5, 6));
     assert_eq!((feed.job_bytes_per_second, feed.tenant_bytes_per_second), (7, 8));

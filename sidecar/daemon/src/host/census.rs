@@ -53,6 +53,8 @@ pub(super) struct Census {
     job_gpus: GaugeVec,
     job_wait: GaugeVec,
     job_remaining: GaugeVec,
+    job_restarts: GaugeVec,
+    job_restart: GaugeVec,
 }
 
 /// Metrics of each tenant or queue.
@@ -62,6 +64,8 @@ struct Group {
     running: IntGaugeVec,
     waiting: IntGaugeVec,
     longest_wait: GaugeVec,
+    restarts: IntGaugeVec,
+    restart: GaugeVec,
 }
 
 /// The jobs of a tenant or queue, or one job.
@@ -73,6 +77,10 @@ struct Sum {
     waiting: i64,
     /// Seconds.
     longest_wait: f64,
+    /// Starts after the first.
+    restarts: i64,
+    /// Seconds that they cost.
+    restart: f64,
 }
 
 impl Sum {
@@ -81,6 +89,8 @@ impl Sum {
         self.running += other.running;
         self.waiting += other.waiting;
         self.longest_wait = self.longest_wait.max(other.longest_wait);
+        self.restarts += other.restarts;
+        self.restart += other.restart;
     }
 }
 
@@ -88,6 +98,7 @@ impl Group {
     fn register(add: Adder<'_>, of: &str) -> Result<Self, prometheus::Error> {
         let gpus = format!("GPUs that the jobs of a {of} were given or still have");
         let wait = format!("The longest present wait of a {of}'s jobs. Pauses don't count");
+        let lost = format!("Time that the active jobs of a {of} lost to restarts");
         Ok(Self {
             gpus: add.real_gauges(&format!("{of}_gpus"), &gpus, of)?,
             running: add.gauges(&format!("{of}_running_jobs"), &format!("Jobs of a {of} with slots that exist"), of)?,
@@ -97,6 +108,8 @@ impl Group {
                 of,
             )?,
             longest_wait: add.real_gauges(&format!("{of}_longest_wait_seconds"), &wait, of)?,
+            restarts: add.gauges(&format!("{of}_restarts"), &format!("Restarts of a {of}'s active jobs"), of)?,
+            restart: add.real_gauges(&format!("{of}_restart_seconds"), &lost, of)?,
         })
     }
 
@@ -105,6 +118,8 @@ impl Group {
         self.running.reset();
         self.waiting.reset();
         self.longest_wait.reset();
+        self.restarts.reset();
+        self.restart.reset();
         let mut others = None;
         let shown = shown(sums);
         for (name, sum) in sums {
@@ -124,6 +139,8 @@ impl Group {
         self.running.with_label_values(&[name]).set(sum.running);
         self.waiting.with_label_values(&[name]).set(sum.waiting);
         self.longest_wait.with_label_values(&[name]).set(sum.longest_wait);
+        self.restarts.with_label_values(&[name]).set(sum.restarts);
+        self.restart.with_label_values(&[name]).set(sum.restart);
     }
 }
 
@@ -164,6 +181,12 @@ impl Census {
             job_remaining: add.real_gauges(
                 "job_remaining_seconds",
                 &of_jobs("Predicted remaining time", "longest"),
+                "name",
+            )?,
+            job_restarts: add.real_gauges("job_restarts", &of_jobs("Restarts", "most"), "name")?,
+            job_restart: add.real_gauges(
+                "job_restart_seconds",
+                &of_jobs("Time lost to restarts", "longest"),
                 "name",
             )?,
         })
@@ -230,6 +253,7 @@ impl Census {
         let (mut tenants, mut queues) = (BTreeMap::<&str, Sum>::new(), BTreeMap::<&str, Sum>::new());
         let (mut waiting, mut starting) = (BTreeMap::<ReasonKind, i64>::new(), 0);
         let (mut most_gpus, mut longest_waits, mut longest) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut most_restarts, mut most_lost) = (Vec::new(), Vec::new());
         for job in state.jobs.values() {
             let name = job.spec.name.as_str();
             let verdict = state.effective(job);
@@ -247,6 +271,8 @@ impl Census {
                 }
                 _ => {}
             }
+            most_restarts.push((name, sum.restarts as f64));
+            most_lost.push((name, sum.restart));
             if sum.gpus > 0 {
                 most_gpus.push((name, sum.gpus as f64 / 1000.0));
             }
@@ -271,6 +297,8 @@ impl Census {
         set_highest(&self.job_gpus, most_gpus);
         set_highest(&self.job_wait, longest_waits);
         set_highest(&self.job_remaining, longest);
+        set_highest(&self.job_restarts, most_restarts);
+        set_highest(&self.job_restart, most_lost);
     }
 }
 
@@ -288,6 +316,8 @@ fn measure(job: &Job, verdict: &Verdict, now: Time) -> Sum {
         running: i64::from(matches!(verdict, Verdict::Run(_)) && !starts),
         waiting: i64::from(starts || matches!(verdict, Verdict::Wait(_)) && !job.held),
         longest_wait: since.map_or(0.0, |since| (now - since).as_seconds().max(0.0)),
+        restarts: i64::from(job.issued.incarnation.0).saturating_sub(1).max(0),
+        restart: job.learnt.restart_total.as_seconds(),
     }
 }
 

@@ -50,11 +50,14 @@ const REFUSALS: [(&str, &[Code]); 6] = [
 ];
 const OTHER: &str = "other";
 
-/// The build, as a label of a metric that is always 1.
+/// The build, as labels of a metric that is always 1.
 fn build_info(add: Adder<'_>) -> Result<(), prometheus::Error> {
-    let gauge = add.gauges("build_info", "1; the label is the version of the daemon", "version")?;
-    gauge.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-    Ok(())
+    let labels = [("version", env!("CARGO_PKG_VERSION")), ("commit", option_env!("TRAINMASTER_COMMIT").unwrap_or(""))];
+    add.info(
+        "build_info",
+        "1; the labels are the daemon's version, and its commit in a build of `scripts/dist`",
+        &labels,
+    )
 }
 
 const LONG: [f64; 8] = [0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];

@@ -107,8 +107,16 @@ async fn a_list_of_named_jobs_has_each_once_and_only_visible_ones() {
     let again = site.admin.submit(&spec("gone")).await.unwrap().job;
     let list = async |kind: &str, names: Vec<String>| {
         let request = v1::ListRequest { jobs: names, ..v1::ListRequest::default() };
-        let reply = site.clients(kind).await.jobs.list(request).await;
-        reply.map(|reply| reply.into_inner().jobs.iter().map(|job| job.job).collect::<Vec<_>>())
+        let numbers = |reply: v1::ListReply| reply.jobs.iter().map(|job| job.job).collect::<Vec<_>>();
+        let mut client = site.clients(kind).await.jobs;
+        let listed = client.list(request.clone()).await.map(|reply| numbers(reply.into_inner()));
+        // A watch begins with the same.
+        let watched = match client.watch(request).await {
+            Ok(lists) => lists.into_inner().message().await.map(|list| numbers(list.unwrap())),
+            Err(status) => Err(status),
+        };
+        assert_eq!(listed.as_ref().map_err(Status::message), watched.as_ref().map_err(Status::message));
+        listed
     };
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let theirs = site.job.job;

@@ -95,8 +95,8 @@ class JobsServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Streams the list: at once, and again after every change. Changes within a while are sent together: 100 ms, and
-        1 ms for each job of the daemon if that is longer, but at most 2 s.
+        """Streams the list: at once, and again after changes. Changes within 100 ms are sent together, in long lists those
+        within up to 2 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
