@@ -145,7 +145,10 @@ pub mod bytes {
 
     use super::parse_scaled;
 
-    const SUFFIXES: [(&str, i64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    const SUFFIXES: [(&str, i64); 5] =
+        [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+    /// Larger ones aren't read as texts.
+    const LARGEST_TEXT: u64 = 1 << 49;
 
     struct Bytes;
 
@@ -165,7 +168,7 @@ pub mod bytes {
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
-            let bytes = parse_scaled(text, &SUFFIXES, "a number with B, KiB, MiB or GiB, such as 64MiB");
+            let bytes = parse_scaled(text, &SUFFIXES, "a number with B, KiB, MiB, GiB or TiB, such as 64MiB");
             bytes.map(i64::unsigned_abs).map_err(E::custom)
         }
     }
@@ -186,6 +189,9 @@ pub mod bytes {
     /// That of the serializer.
     pub fn serialize<T: Copy + TryInto<u64>, S: Serializer>(bytes: &T, to: S) -> Result<S::Ok, S::Error> {
         let bytes: u64 = (*bytes).try_into().unwrap_or(u64::MAX);
+        if bytes > LARGEST_TEXT {
+            return to.serialize_u64(bytes);
+        }
         let whole = |(_, scale): &&(&str, i64)| bytes > 0 && bytes.is_multiple_of(scale.unsigned_abs());
         let (suffix, scale) = SUFFIXES.iter().rev().find(whole).unwrap_or(&SUFFIXES[0]);
         to.collect_str(&format_args!("{}{suffix}", bytes / scale.unsigned_abs()))
@@ -230,7 +236,7 @@ text_schema! {
 #[cfg(feature = "schema")]
 text_schema! {
     /// The schema of the text of a number of bytes.
-    BytesText, "bytes", r"^\s*[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)\s*(B|KiB|MiB|GiB)\s*$"
+    BytesText, "bytes", r"^\s*[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)\s*(B|KiB|MiB|GiB|TiB)\s*$"
 }
 
 /// The schema of [`bytes`]: a number, or a text.
@@ -343,6 +349,8 @@ mod tests {
         let limits = read("\"1.5GiB\"", "\"2KiB\"").unwrap();
         assert_eq!(limits, Limits { all: 3 << 29, second: 2048 });
         assert_eq!(toml::to_string(&limits).unwrap(), "all = \"1536MiB\"\nsecond = \"2KiB\"\n");
+        let huge = read("2000000000000000", "1").unwrap();
+        assert_eq!(toml::to_string(&huge).unwrap(), "all = 2000000000000000\nsecond = \"1B\"\n");
         assert_eq!(toml::to_string(&read("0", "100").unwrap()).unwrap(), "all = \"0B\"\nsecond = \"100B\"\n");
         for (wrong, part) in [
             ("\"64MB\"", "did you mean \"64MiB\"?"),

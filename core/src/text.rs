@@ -50,7 +50,7 @@ impl TextError {
         match self {
             Self::Syntax { path, error } => {
                 let message = in_plain_words(error.message());
-                format!("{}{message}", place(path, &message))
+                format!("{}{message}", named(path, &message))
             }
             other => other.to_string(),
         }
@@ -63,12 +63,14 @@ fn whole(path: &str, error: &TomlError) -> String {
     let text = text.trim_end();
     let Some(line) = text.strip_suffix(error.message()) else { return text.to_owned() };
     let message = in_plain_words(error.message());
-    format!("{line}{}{message}", place(path, text))
+    // The line has the key itself, but not its table.
+    let place = if path.contains(['.', '[']) { named(path, &message) } else { String::new() };
+    format!("{line}{place}{message}")
 }
 
-/// The key, unless the text has it.
-fn place(path: &str, text: &str) -> String {
-    if path.is_empty() || text.contains(path) { String::new() } else { format!("{path}: ") }
+/// The key, unless the message begins with it.
+fn named(path: &str, message: &str) -> String {
+    if path.is_empty() || message.starts_with(path) { String::new() } else { format!("{path}: ") }
 }
 
 /// Serde names an expected type as Rust does. Those who write files need not know Rust.
@@ -276,7 +278,7 @@ mod tests {
         assert!(error.to_string().contains("line 2, column 12"), "{error}");
         assert!(error.brief().starts_with("limits.jobs[1]: "), "{}", error.brief());
         assert!(problem("[limits]\njob = 1").to_string().contains("limits.job: unknown field `job`"));
-        assert!(problem("limits.jobs = 1").to_string().contains("\ninvalid type"), "the line has it");
+        assert!(problem("limits = 1").to_string().contains("\ninvalid type"), "the line has it");
         assert!(problem("limits").to_string().contains("line 1"));
     }
 

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum, builder::PossibleValuesParser};
 use serde::Serialize;
 use trainmaster_core::{Shape, Span};
 use trainmaster_proto::{
-    JOB_STATES,
+    CRASHING, JOB_STATES,
     v1::{JobStatus, ListReply, ListRequest},
 };
 use trainmaster_terminal::{
@@ -227,7 +227,7 @@ pub(crate) trait JobText {
     /// When it ends.
     fn end(&self) -> String;
     fn mood(&self) -> Option<Mood>;
-    /// Its state's reason. After failures, with the age of the last one.
+    /// Its state's reason. That of a crashing job has its age.
     fn why(&self) -> String;
     /// The job in one line, for logs. A job that waits for a decision has the time of the next one.
     fn line(&self, next_decision_ms: Option<i64>) -> String;
@@ -265,14 +265,14 @@ impl JobText for JobStatus {
         match self.state.as_str() {
             "running" => Some(Mood::Good),
             "waiting" | "starting" | "restarting" | "released" => Some(Mood::Doubtful),
-            "crashing" | "rejected" | "failed" => Some(Mood::Bad),
+            CRASHING | "rejected" | "failed" => Some(Mood::Bad),
             _ if self.ended_ms.is_some() || self.held => Some(Mood::Faint),
             _ => None,
         }
     }
 
     fn why(&self) -> String {
-        match self.failed_ms.map(ago).as_deref() {
+        match self.failed_ms.filter(|_| self.state == CRASHING && !self.reason.is_empty()).map(ago).as_deref() {
             None | Some("now") => self.reason.clone(),
             Some(ago) => format!("{ago}: {}", self.reason),
         }

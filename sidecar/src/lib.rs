@@ -264,7 +264,8 @@ mod tests {
             let is_known = program.find_subcommand(name).is_some() || adapters.contains(&name);
             assert!(is_known || name == "train-policy", "docs/cli.md has {name}, which is no command");
         }
-        let (mut options, mut variables) = (BTreeSet::new(), BTreeSet::from(["TRAINMASTER_LOG".to_owned()]));
+        let (mut options, mut variables) =
+            (BTreeSet::new(), BTreeSet::from(["TRAINMASTER_LOG", "TRAINMASTER_SET"].map(str::to_owned)));
         visit(&program, &mut |command| {
             for arg in command.get_arguments() {
                 options.extend(arg.get_long().map(|long| format!("--{long}")));

@@ -1,7 +1,7 @@
 //! `trainmaster serve`: runs the daemon until a signal.
 
 use std::{
-    io, panic,
+    env, io, panic,
     path::{self, Path, PathBuf},
     process,
     str::FromStr,
@@ -19,7 +19,7 @@ use trainmaster_core::{
     Settings,
     engine::{DefaultValue, Entry},
     settings::Parameter,
-    text::{LONGEST, from_table, read_toml},
+    text::{LONGEST, read_toml},
 };
 use trainmaster_daemon::{Config, Daemon, Flags, LogFormat, LogLines, ServeError, merge, settings_table};
 use trainmaster_manager::Adapters;
@@ -28,6 +28,8 @@ use trainmaster_terminal::{Failure, Output, Paper, Show, client::ServerArgs, fou
 
 use super::{engines::entry, traces::Traces};
 
+/// A variable with keys of the configuration, as of `--set`.
+pub(crate) const VARIABLE: &str = "TRAINMASTER_SET";
 /// Maximum number of log lines in memory.
 const LINES: usize = 8192;
 
@@ -37,8 +39,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     flags: Flags,
     /// A parameter of the engine (`trainmaster engines NAME` lists them), or any other key of the configuration by its
-    /// path, such as limits.jobs=500 or stability.min_run=5s, the latter of [scheduler]; may be repeated
-    #[arg(long, env = "TRAINMASTER_SET", value_delimiter = ';', value_name = "KEY=VALUE")]
+    /// path, such as limits.jobs=500 or, of the scheduler, stability.min_run=5s; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Assignment>,
     /// Print the scheduler's settings in force as a settings file, and exit
     #[arg(long)]
@@ -102,60 +104,56 @@ impl FromStr for Assignment {
     fn from_str(text: &str) -> Result<Self, String> {
         let is_good = |(key, _): &(&str, &str)| !key.is_empty() && !text.contains('\n');
         let (key, value) = text.split_once('=').filter(is_good).ok_or("write KEY=VALUE, in one line")?;
-        Ok(Self { key: key.into(), value: value.into() })
+        Ok(Self { key: key.trim().into(), value: value.trim().into() })
     }
 }
 
 impl Assignment {
-    /// Sets the parameter of the engine if it has one of this name, and otherwise the key of the configuration at this
-    /// path, or that of the scheduler's settings.
-    fn apply(&self, config: &mut Config) -> anyhow::Result<()> {
-        let Self { key, value } = self;
-        let is_parameter = |entry: &Entry| entry.parameters().iter().any(|parameter| parameter.name == key);
-        let is_parameter = entry(&config.settings.engine).is_ok_and(is_parameter);
-        let first = key.split('.').next().unwrap_or_default();
-        // The key stands before the error already.
-        let wrong = |error: String| {
-            let error = error.strip_prefix(&format!("{key}: ")).unwrap_or(&error);
-            anyhow!("--set {key}={value}: {error}")
+    /// Those of a variable, between semicolons that don't stand in quotes.
+    fn several(text: &str) -> Result<Vec<Self>, String> {
+        let mut quote = None;
+        let is_end = |c: char| {
+            match quote {
+                Some(open) if open == c => quote = None,
+                None if c == '"' || c == '\'' => quote = Some(c),
+                _ => {}
+            }
+            c == ';' && quote.is_none()
         };
-        if CONFIGURATION.contains(&first) && !is_parameter {
-            let with = config.clone().with(self.table()?);
-            *config = with.map_err(|error| wrong(error.to_string()))?;
-            return Ok(());
-        }
-        let settings = &mut config.settings;
-        // An unknown word is refused as a parameter: the error lists the engine's.
-        let is_setting = key.contains('.') || SETTINGS.contains(&key.as_str());
-        if !is_setting || is_parameter {
-            settings.parameters.insert(key.clone(), self.parameter());
-            return Ok(());
-        }
-        if key == "engine" {
-            return Err(anyhow!(
-                "--set engine={value}: use --engine, which leaves out the parameters of another engine"
-            ));
-        }
-        let mut table = settings_table(settings);
-        merge(&mut table, self.table()?);
-        *settings = from_table(table).map_err(|error| wrong(error.brief()))?;
-        Ok(())
+        text.split(is_end).filter(|part| !part.trim().is_empty()).map(str::parse).collect()
     }
 
-    /// A file with this key alone.
+    /// The name of the parameter, if the engine has one of this name. An unknown word is refused as a parameter, too:
+    /// the error lists the engine's.
+    fn parameter(&self, engine: &str) -> Option<&str> {
+        let key = self.key.as_str();
+        let has = |entry: &Entry| entry.parameters().iter().any(|parameter| parameter.name == key);
+        let others = ["scheduler", "scheduler_file"];
+        let is_known = key.contains('.') || [&SETTINGS[..], &CONFIGURATION, &others].concat().contains(&key);
+        (!is_known || entry(engine).is_ok_and(has)).then_some(key)
+    }
+
+    /// A file of the daemon's configuration with this key alone.
     fn table(&self) -> anyhow::Result<Table> {
         let Self { key, value } = self;
+        let key = key.strip_prefix("scheduler.").unwrap_or(key);
+        if key == "engine" {
+            return Err(anyhow!("engine={value}: use --engine, which leaves out the parameters of another engine"));
+        }
         let text = toml::Value::from(value.as_str());
-        let read = |value: &str| read_toml(&format!("{key} = {value}"), LONGEST);
-        read(value).or_else(|_| read(&text.to_string())).map_err(|_| {
+        let read = |value: &str| read_toml::<Table>(&format!("{key} = {value}"), LONGEST);
+        let table = read(value).or_else(|_| read(&text.to_string())).map_err(|_| {
             anyhow!(
-                "--set {key}: must be a path of keys, such as stability.min_run; a key with other characters than \
+                "{key}: must be a path of keys, such as stability.min_run; a key with other characters than \
                  letters, digits, _ and - stands in quotes: queues.batch.\"gpu:a100\"=4"
             )
-        })
+        })?;
+        let is_outside = |key: &String| key.starts_with("scheduler") || CONFIGURATION.contains(&key.as_str());
+        let inside = |table| Table::from_iter([("scheduler".to_owned(), toml::Value::Table(table))]);
+        Ok(if table.keys().all(is_outside) { table } else { inside(table) })
     }
 
-    fn parameter(&self) -> Parameter {
+    fn value(&self) -> Parameter {
         match (self.value.parse::<f64>(), self.value.as_str()) {
             (_, "true") => Parameter::Flag(true),
             (_, "false") => Parameter::Flag(false),
@@ -165,17 +163,49 @@ impl Assignment {
     }
 }
 
+/// Sets parameters of the engine and keys of the configuration, all keys together: some need each other. Returns
+/// whether one is the scheduler's.
+fn set(config: &mut Config, all: &[Assignment]) -> anyhow::Result<bool> {
+    let (mut given, mut is_scheduler) = (Table::new(), false);
+    for assignment in all {
+        if let Some(name) = assignment.parameter(&config.settings.engine) {
+            config.settings.parameters.insert(name.to_owned(), assignment.value());
+            is_scheduler = true;
+        } else {
+            merge(&mut given, assignment.table()?);
+        }
+    }
+    is_scheduler |= given.contains_key("scheduler");
+    if !given.is_empty() {
+        *config = config.clone().with(given)?;
+    }
+    Ok(is_scheduler)
+}
+
+/// The file's configuration, with the keys of [`VARIABLE`] over it, and the flags over both. Also whether the variable
+/// has keys of the scheduler.
+///
+/// # Errors
+/// The file's, or names what is wrong in the variable or the flags.
+pub(crate) fn with_variable(flags: &Flags, variable: &str) -> anyhow::Result<(Config, bool)> {
+    let mut config = flags.file()?;
+    let all = Assignment::several(variable).map_err(Error::msg);
+    let is_scheduler = all.and_then(|all| set(&mut config, &all)).map_err(|error| anyhow!("{VARIABLE}: {error}"))?;
+    Ok((flags.over(config)?, is_scheduler))
+}
+
 impl ServeArgs {
-    fn config(&self, available: Adapters, server: &ServerArgs) -> anyhow::Result<Config> {
+    /// The configuration in force: that of [`with_variable`], and the keys of `--set` over it.
+    fn config(&self, available: Adapters, server: &ServerArgs, variable: &str) -> anyhow::Result<Config> {
         let mut flags = self.flags.clone();
         // The token file of clients is the administrator's token of the daemon.
         flags.admin_token_file = flags.admin_token_file.or_else(|| server.token_file().cloned());
-        let mut config = flags.config()?;
+        let (mut config, more) = with_variable(&flags, variable)?;
         config.available = available;
-        self.set.iter().try_for_each(|assignment| assignment.apply(&mut config))?;
-        // Flags change what the file says.
-        let file = flags.config.as_deref().filter(|_| flags.engine.is_none() && self.set.is_empty());
-        check_engines(&config.settings, file)?;
+        let most = set(&mut config, &self.set).map_err(|error| anyhow!("--set: {error}"))?;
+        // They change what the file says.
+        let is_the_files = flags.engine.is_none() && !more && !most;
+        check_engines(&config.settings, flags.config.as_deref().filter(|_| is_the_files))?;
         Ok(config)
     }
 }
@@ -199,7 +229,7 @@ pub(crate) fn check_engines(settings: &Settings, file: Option<&Path>) -> anyhow:
 /// # Errors
 /// The configuration is invalid, or the daemon can't start.
 pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, output: Output) -> Result<(), Failure> {
-    let mut config = args.config(adapters, server)?;
+    let mut config = args.config(adapters, server, &env::var(VARIABLE).unwrap_or_default())?;
     if args.print_settings {
         return output.show(&Printed(settings_table(&whole(config.settings))));
     }
@@ -348,8 +378,12 @@ mod tests {
     }
 
     fn config(args: &[&str]) -> Result<Config, String> {
+        config_with("", args)
+    }
+
+    fn config_with(variable: &str, args: &[&str]) -> Result<Config, String> {
         let line = Line::try_parse_from([&["serve"], args].concat()).map_err(|error| error.to_string())?;
-        line.serve.config(Adapters::default(), &line.server).map_err(|error| format!("{error:#}"))
+        line.serve.config(Adapters::default(), &line.server, variable).map_err(|error| format!("{error:#}"))
     }
 
     #[test]
@@ -394,8 +428,27 @@ mod tests {
         assert_eq!((set.limits.jobs, set.journal.history_bytes, set.settings.seed), (500, 1 << 30, 7));
         assert_eq!((set.grace, set.names), (std::time::Duration::from_secs(5), vec!["a".to_owned()]));
         assert_eq!(set.limits.lists, config(&[]).unwrap().limits.lists);
-        let several = config(&["--set", "limits.jobs=4;seed=3"]).unwrap();
-        assert_eq!((several.limits.jobs, several.settings.seed), (4, 3));
+        // Keys that need each other.
+        let tls = config(&["--set", "tls.cert=c", "--set", "tls.key=k"]).unwrap().tls.unwrap();
+        assert!(tls.cert.ends_with("c") && tls.key.ends_with("k"));
+        assert_eq!(config(&["--set", "scheduler.seed=3"]).unwrap().settings.seed, 3);
+    }
+
+    #[test]
+    fn a_variable_is_over_the_file_and_below_the_flags() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("daemon.toml");
+        std::fs::write(&file, "end_jobs = true\nlisten = \":1\"\n[limits]\njobs = 1\nlists = 1").unwrap();
+        let file = file.to_str().unwrap();
+        let variable = "limits.jobs=2; seed = 3;names=[\"a;b\"];listen=\":2\";limits.lists=2;";
+        let flags = ["--config", file, "--end-jobs=false", "--listen", ":3", "--set", "limits.lists=4"];
+        let set = config_with(variable, &flags).unwrap();
+        assert_eq!((set.limits.jobs, set.limits.lists, set.settings.seed), (2, 4, 3));
+        assert_eq!((set.listen.port(), set.names, set.end_jobs), (3, vec!["a;b".to_owned()], false));
+        assert!(config(&["--config", file]).unwrap().end_jobs && config(&["--end-jobs"]).unwrap().end_jobs);
+        let wrong = |variable: &str| config_with(variable, &[]).unwrap_err();
+        assert_eq!(wrong("limits"), "TRAINMASTER_SET: write KEY=VALUE, in one line");
+        assert!(wrong("limits.jobs=x").starts_with("TRAINMASTER_SET: limits.jobs: invalid type: string \"x\""));
     }
 
     #[test]
@@ -462,16 +515,17 @@ mod tests {
             (&["--set", "interval=soon"], "interval"),
             (&["--set", "interval"], "KEY=VALUE"),
             (&["--set", "=1"], "KEY=VALUE"),
-            (&["--set", "stability.min_rum=5s"], "--set stability.min_rum=5s: unknown field `min_rum`"),
-            (&["--set", "stability.min_run=soon"], "--set stability.min_run=soon: \"soon\" is not allowed"),
+            (&["--set", "stability.min_rum=5s"], "--set: scheduler.stability.min_rum: unknown field `min_rum`"),
+            (&["--set", "stability.min_run=soon"], "--set: scheduler.stability.min_run: \"soon\" is not allowed"),
             (&["--set", "stability.payback=-1"], "-1 must be 0 or more"),
             (&["--set", "nothing.here=1"], "unknown field `nothing`"),
             (
                 &["--set", "limits.jobs=many"],
-                "--set limits.jobs=many: invalid type: string \"many\", expected a whole number",
+                "--set: limits.jobs: invalid type: string \"many\", expected a whole number",
             ),
-            (&["--set", "limits.job=1"], "--set limits.job=1: unknown field `job`"),
-            (&["--set", "limits=1"], "--set limits=1: "),
+            (&["--set", "limits.job=1"], "--set: limits.job: unknown field `job`"),
+            (&["--set", "limits=1"], "--set: limits: "),
+            (&["--set", "scheduler_file=x"], "scheduler_file: only a file can name it"),
             (&["--set", "journal.history_bytes=1GB"], "did you mean \"1GiB\"?"),
             (&["--set", "a..b=1"], "must be a path of keys"),
             (&["--set", "queues.batch.gpu:a100=4"], "queues.batch.\"gpu:a100\"=4"),

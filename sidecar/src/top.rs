@@ -127,7 +127,7 @@ impl Top {
                 workers: 0,
             });
             tenant.running += u32::from(job.workers > 0);
-            let waits = ["waiting", "starting", "restarting", "stopping"].contains(&job.state.as_str());
+            let waits = ["waiting", "starting", "restarting"].contains(&job.state.as_str());
             tenant.waiting += u32::from(job.workers == 0 && waits);
             tenant.workers = tenant.workers.saturating_add(job.workers);
         }

@@ -173,8 +173,8 @@ const WRONG: [(&str, &[&str]); 19] = [
     ("[journal]\nsnapshot_records = 0", &["journal.snapshot_records: 0", "at least 1"]),
     ("otlp = \"collector:4317\"", &["otlp: \"collector:4317\"", "\"http://127.0.0.1:4317\""]),
     ("[journal]\nwaiting_bytes = 0", &["journal.waiting_bytes: 0", "at least 1"]),
-    ("[journal]\nwrite_limit = \"0s\"", &["journal.write_limit: \"0ms\"", "above zero"]),
-    ("[decision]\nlimit = \"0s\"", &["decision.limit: \"0ms\"", "above zero"]),
+    ("[journal]\nwrite_limit = \"0s\"", &["journal.write_limit: \"0s\"", "above zero"]),
+    ("[decision]\nlimit = \"0s\"", &["decision.limit: \"0s\"", "above zero"]),
     ("[decision]\nsteps = 0", &["decision.steps: 0", "at least 1"]),
 ];
 
@@ -215,7 +215,11 @@ const FLAGS: [(&[&str], i32, &[&str]); 24] = [
     (&["mode", "fast"], 2, &["'fast'", "active, shadow, paused"]),
     (&["serve", "--set", "interval"], 2, &["'interval'", "KEY=VALUE"]),
     (&["serve", "--set", "interval=fast", "--print-config"], 1, &["parameters.interval: \"fast\"", "such as \"30s\""]),
-    (&["serve", "--set", "stability.min_runs=5s", "--print-config"], 1, &["--set stability.min_runs=5s", "`min_run`"]),
+    (
+        &["serve", "--set", "stability.min_runs=5s", "--print-config"],
+        1,
+        &["--set: scheduler.stability.min_runs: ", "`min_run`"],
+    ),
     (&["serve", "--engine", "best", "--print-config"], 1, &["engine \"best\"", "optimus"]),
     (&["serve", "--listen", "x"], 1, &["listen: \"x\"", "such as \"127.0.0.1:7070\""]),
     (&["token", "create", "a", "--role", "god"], 2, &["'god'", "admin, submit, manager, read, metrics"]),

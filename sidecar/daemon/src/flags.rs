@@ -45,8 +45,15 @@ pub struct Flags {
     #[arg(long, env = "TRAINMASTER_TRAINER", value_name = "FILE")]
     pub trainer: Option<PathBuf>,
     /// End the jobs' processes with the daemon instead of leaving them for the next one
-    #[arg(long, env = "TRAINMASTER_END_JOBS")]
-    pub end_jobs: bool,
+    #[arg(
+        long,
+        env = "TRAINMASTER_END_JOBS",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    pub end_jobs: Option<bool>,
     /// Form of the log's lines on standard error; by default text
     #[arg(long, env = "TRAINMASTER_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
@@ -57,15 +64,22 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// The configuration: the named file, if any, with the flags applied.
+    /// The configuration of the named file, or the default one.
     ///
     /// # Errors
     /// A file that can't be read, or a value that isn't allowed.
-    pub fn config(&self) -> Result<Config, ServeError> {
-        let mut config = match &self.config {
-            Some(path) => Config::load(path)?,
-            None => Config::from_toml("")?,
-        };
+    pub fn file(&self) -> Result<Config, ServeError> {
+        match &self.config {
+            Some(path) => Config::load(path),
+            None => Config::from_toml(""),
+        }
+    }
+
+    /// A configuration with the flags applied.
+    ///
+    /// # Errors
+    /// A value that isn't allowed.
+    pub fn over(&self, mut config: Config) -> Result<Config, ServeError> {
         if let Some(listen) = &self.listen {
             config.listen = parse_listen(listen)?;
         }
@@ -94,7 +108,7 @@ impl Flags {
         if let Some(trainer) = &self.trainer {
             config.trainer = Some(trainer.clone());
         }
-        config.end_jobs |= self.end_jobs;
+        config.end_jobs = self.end_jobs.unwrap_or(config.end_jobs);
         if let Some(format) = self.log_format {
             config.log_format = format;
         }
@@ -129,22 +143,22 @@ mod tests {
         let file = folder.path().join("daemon.toml");
         std::fs::write(&file, "listen = \":1\"\nstate_dir = \"s\"\nadapters = [\"local=c.toml\"]").unwrap();
         let flags = Flags { config: Some(file.clone()), ..Flags::default() };
-        let config = flags.config().unwrap();
+        let config = flags.over(flags.file().unwrap()).unwrap();
         assert_eq!(config.state_dir, folder.path().join("s"));
         assert_eq!(config.adapters.unwrap()[0].config, Some(folder.path().join("c.toml")));
         let flags = Flags {
             listen: Some("127.0.0.1:2".into()),
             engine: Some("fifo".into()),
             adapter: vec!["none".into()],
-            end_jobs: true,
+            end_jobs: Some(true),
             ..flags
         };
-        let config = flags.config().unwrap();
+        let config = flags.over(flags.file().unwrap()).unwrap();
         assert_eq!((config.listen.port(), config.settings.engine.as_str()), (2, "fifo"));
         assert_eq!(config.adapters, Some(Vec::new()));
         assert!(config.end_jobs);
         let missing = Flags { config: Some(folder.path().join("no.toml")), ..Flags::default() };
-        assert!(missing.config().unwrap_err().to_string().contains("no.toml"));
+        assert!(missing.file().unwrap_err().to_string().contains("no.toml"));
     }
 
     #[test]

@@ -3,9 +3,8 @@
 mod daemon;
 mod machine;
 
-use std::path::PathBuf;
+use std::{env, path::PathBuf};
 
-use anyhow::Error;
 use clap::Args;
 use serde::Serialize;
 use trainmaster_daemon::{AdapterChoice, Config, Flags};
@@ -17,7 +16,7 @@ use trainmaster_terminal::{
     sheet::{Column, Entry, Sheet},
 };
 
-use super::serve::check_engines;
+use super::serve::{VARIABLE, check_engines, with_variable};
 
 /// The command's arguments: the relevant ones of `serve`.
 #[derive(Args, Debug)]
@@ -56,8 +55,11 @@ pub(crate) async fn run(
             trainer: args.trainer.clone(),
             ..Flags::default()
         };
-        let checked = |config: Config| check_engines(&config.settings, args.config.as_deref()).map(|()| config);
-        match flags.config().map_err(Error::from).and_then(checked) {
+        let variable = env::var(VARIABLE).unwrap_or_default();
+        let checked = |(config, is_changed): (Config, bool)| {
+            check_engines(&config.settings, args.config.as_deref().filter(|_| !is_changed)).map(|()| config)
+        };
+        match with_variable(&flags, &variable).and_then(checked) {
             Ok(mut config) => {
                 config.available = adapters;
                 // Without other arguments, the adapters and the folder of the running daemon are checked.

@@ -11,7 +11,7 @@ use crate::{
     server::{Hosts, ServerSpec},
     shape::Role,
     state::State,
-    text::{LONGEST, read_toml},
+    text::{LONGEST, TextError, read_toml},
     time::{Span, Time},
 };
 
@@ -249,8 +249,9 @@ pub(super) struct Known {
 
 impl Known {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let brief = |error: TextError| error.brief().replacen("bounds.", "", 1);
         let table: BTreeMap<String, Self> =
-            read_toml(&format!("bounds = {{ {text} }}"), LONGEST).map_err(|error| error.brief())?;
+            read_toml(&format!("bounds = {{ {text} }}"), LONGEST).map_err(brief)?;
         let known = table.into_values().next().ok_or("it is empty")?;
         let good = |value: &f64| value.is_finite() && *value >= 0.0;
         let all = [known.l1, known.l2];

@@ -153,7 +153,7 @@ impl Config {
             let [shown, most_shown] =
                 [time, most].map(|time| Span(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)));
             if time < least {
-                return Some((key, format!("\"{shown}\" must be above zero")));
+                return Some((key, "\"0s\" must be above zero".into()));
             }
             if time > most {
                 return Some((key, format!("\"{shown}\" must be at most \"{most_shown}\"")));
@@ -170,8 +170,8 @@ impl Config {
             ("limits.lists", limits.lists as u64, 1, MANY),
             ("limits.request_bytes", limits.request_bytes as u64, 1, MOST_BYTES),
             ("limits.reports_per_second", limits.reports_per_second.into(), 1, MANY),
-            ("limits.job_bytes_per_second", limits.job_bytes_per_second.into(), 1, MOST_BYTES),
-            ("limits.tenant_bytes_per_second", limits.tenant_bytes_per_second.into(), 1, MOST_BYTES),
+            ("limits.job_bytes_per_second", limits.job_bytes_per_second.into(), 1, u32::MAX.into()),
+            ("limits.tenant_bytes_per_second", limits.tenant_bytes_per_second.into(), 1, u32::MAX.into()),
             ("limits.watchers_per_job", limits.watchers_per_job as u64, 1, MANY),
             ("limits.jobs", limits.jobs as u64, 0, MANY),
             ("limits.jobs_per_tenant", limits.jobs_per_tenant as u64, 0, MANY),

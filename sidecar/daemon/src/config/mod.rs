@@ -334,6 +334,9 @@ impl Config {
         let mut table = self.to_table()?;
         merge(&mut table, given);
         let mut config: Self = from_table(table).map_err(|error| ServeError::Config(error.brief()))?;
+        if config.scheduler_file.is_some() {
+            return Err(wrong("scheduler_file", "only a file can name it"));
+        }
         let settings = config.scheduler.take().unwrap_or_default();
         Ok(Self { settings, available: self.available, log: self.log, faults: self.faults, ..config })
     }

@@ -77,7 +77,7 @@ struct Sum {
     waiting: i64,
     /// Seconds.
     longest_wait: f64,
-    /// Starts after the first.
+    /// Incarnations after the first.
     restarts: i64,
     /// Seconds that they cost.
     restart: f64,
@@ -108,7 +108,11 @@ impl Group {
                 of,
             )?,
             longest_wait: add.real_gauges(&format!("{of}_longest_wait_seconds"), &wait, of)?,
-            restarts: add.gauges(&format!("{of}_restarts"), &format!("Restarts of a {of}'s active jobs"), of)?,
+            restarts: add.gauges(
+                &format!("{of}_restarts"),
+                &format!("Incarnations after the first, of a {of}'s active jobs"),
+                of,
+            )?,
             restart: add.real_gauges(&format!("{of}_restart_seconds"), &lost, of)?,
         })
     }
@@ -183,7 +187,7 @@ impl Census {
                 &of_jobs("Predicted remaining time", "longest"),
                 "name",
             )?,
-            job_restarts: add.real_gauges("job_restarts", &of_jobs("Restarts", "most"), "name")?,
+            job_restarts: add.real_gauges("job_restarts", &of_jobs("Incarnations after the first", "most"), "name")?,
             job_restart: add.real_gauges(
                 "job_restart_seconds",
                 &of_jobs("Time lost to restarts", "longest"),
@@ -192,7 +196,7 @@ impl Census {
         })
     }
 
-    /// Samples the state, with the name of each job's state. O(servers · types of GPU + jobs · log jobs).
+    /// Samples the state, with the name of each job's state. O(servers · types of GPU + jobs · log tenants).
     pub(super) fn sample(
         &self,
         state: &State,
@@ -328,7 +332,9 @@ fn gpus(job: &Job, allocation: Option<&Allocation>) -> i64 {
 
 /// Sets the gauges of the jobs with the highest values.
 fn set_highest(gauges: &GaugeVec, mut values: Vec<(&str, f64)>) {
-    values.sort_by(|(one, a), (other, b)| b.total_cmp(a).then(one.cmp(other)));
+    if values.len() > MOST_JOBS {
+        values.select_nth_unstable_by(MOST_JOBS, |(one, a), (other, b)| b.total_cmp(a).then(one.cmp(other)));
+    }
     gauges.reset();
     values.iter().take(MOST_JOBS).for_each(|(name, value)| gauges.with_label_values(&[*name]).set(*value));
 }

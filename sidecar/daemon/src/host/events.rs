@@ -94,35 +94,33 @@ impl Owner {
         }
     }
 
-    /// Keeps a manager's text about an incarnation of a job, if that was issued and no text about a later one is known.
-    /// An empty text without failures leaves the last text and ends its failures. A snapshot doesn't tell when programs
-    /// failed.
+    /// Keeps what a manager says of an incarnation of a job, if that was issued and nothing is known of a later one. An
+    /// empty text without failures ends what was said. A snapshot doesn't tell when programs failed.
     pub(super) fn take_message(&mut self, manager: &str, is_snapshot: bool, message: JobMessage) {
         let JobMessage { job, incarnation, text, failures } = message;
         let is_quiet = text.is_empty() && failures == 0;
-        if is_quiet && self.messages.get(&job).is_none_or(|known| known.failures == 0) {
+        if is_quiet && !self.messages.contains_key(&job) {
             return;
         }
         let speaker = self.speaker(manager);
         let found = self.scheduler.state().job(job);
         let its = found.is_some_and(|job| incarnation <= job.issued.incarnation && self.is_run_by(speaker, job));
-        if !its || self.messages.get(&job).is_some_and(|known| known.incarnation > incarnation) {
+        let known = self.messages.get(&job);
+        if !its || known.is_some_and(|known| known.incarnation > incarnation) {
             return;
         }
-        let now = self.clock.now();
-        let text: String = shown(&text, LONGEST_MESSAGE).into();
-        match self.messages.get_mut(&job) {
-            Some(known) if is_quiet => known.failures = 0,
-            Some(known) => {
-                let is_news = known.incarnation < incarnation || known.text != text || known.failures < failures;
-                let failed = if is_news { Some(now) } else { known.failed };
-                *known = Told { incarnation, text, failures, failed };
-            }
-            None => {
-                let failed = (!is_snapshot).then_some(now);
-                self.messages.insert(job, Told { incarnation, text, failures, failed });
-            }
+        if is_quiet {
+            self.messages.remove(&job);
+            return;
         }
+        let text: String = shown(&text, LONGEST_MESSAGE).into();
+        let same = known.filter(|known| known.incarnation == incarnation);
+        let fails_again = same.is_none_or(|known| failures > known.failures || !text.is_empty() && text != known.text);
+        let failed = match failures > 0 && fails_again {
+            true => (!is_snapshot).then(|| self.clock.now()),
+            false => same.and_then(|known| known.failed),
+        };
+        self.messages.insert(job, Told { incarnation, text, failures, failed });
     }
 
     fn speaker<'a>(&self, name: &'a str) -> Speaker<'a> {

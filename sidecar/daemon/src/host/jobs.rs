@@ -241,10 +241,10 @@ impl Owner {
         let found = state.job(job)?;
         let mut status = job_status(state, found);
         end_name(end).clone_into(&mut status.state);
-        // A failure can be told of an incarnation that the next one was about to replace.
         if let Some((told, true)) = self.message(found).filter(|(told, _)| told.failures > 0) {
             (status.failures, status.failed_ms) = (told.failures, told.failed.map(|at| at.0));
         }
+        // A failure can be told of an incarnation that the next one was about to replace.
         let said = || self.message(found).filter(|(_, present)| *present || end == End::Failed);
         status.reason = message.or_else(|| said().map(|(told, _)| told.text.clone())).unwrap_or_default();
         if let Verdict::Stop(reason) = &found.verdict {

@@ -99,7 +99,7 @@ impl View<'_> {
 
     /// The manager's latest message about an active job.
     pub(crate) fn message(&self, job: &Job) -> Option<&str> {
-        self.owner.message(job).map(|(told, _)| &*told.text)
+        self.owner.message(job).map(|(told, _)| &*told.text).filter(|text| !text.is_empty())
     }
 
     /// Attached managers.

@@ -74,26 +74,8 @@ struct Listed {
     version: u64,
     hash: blake3::Hash,
     reply: v1::ListReply,
-    /// Made for the first who names jobs.
-    places: OnceLock<Places>,
-}
-
-/// Where the jobs of a list are.
-struct Places {
-    by_number: HashMap<u64, usize>,
-    /// In the order of the numbers.
-    by_name: HashMap<String, Vec<usize>>,
-}
-
-impl Places {
-    fn of(jobs: &[v1::JobStatus]) -> Self {
-        let mut by_name: HashMap<String, Vec<usize>> = HashMap::new();
-        for (at, job) in jobs.iter().enumerate() {
-            by_name.entry(job.name.clone()).or_default().push(at);
-        }
-        by_name.values_mut().for_each(|places| places.sort_by_key(|at| jobs[*at].job));
-        Self { by_number: jobs.iter().enumerate().map(|(at, job)| (job.job, at)).collect(), by_name }
-    }
+    /// Places of the jobs, by number. Made for the first who names jobs.
+    places: OnceLock<HashMap<u64, usize>>,
 }
 
 impl JobsService {
@@ -288,16 +270,23 @@ impl Named {
         Self(names.into_iter().map(|name| (name.clone(), name.parse().ok())).collect())
     }
 
-    /// These jobs of a list, as far as the watcher sees them. O(names).
+    /// These jobs of a list, as far as the watcher sees them. O(names), and O(jobs) while a name isn't found.
     fn choose(&mut self, list: &Listed, scope: &Scope) -> Vec<v1::JobStatus> {
         let jobs = &list.reply.jobs;
-        let Places { by_number, by_name } = list.places.get_or_init(|| Places::of(jobs));
-        for (name, number) in self.0.iter_mut().filter(|(_, number)| number.is_none()) {
-            let places = by_name.get(name).into_iter().flatten().rev();
-            *number = places.map(|at| &jobs[*at]).find(|job| scope.sees_status(job)).map(|job| job.job);
+        if self.0.values().any(Option::is_none) {
+            let mut newest: HashMap<&str, u64> = HashMap::new();
+            for job in jobs.iter().filter(|job| self.0.get(&job.name) == Some(&None) && scope.sees_status(job)) {
+                let number = newest.entry(&job.name).or_default();
+                *number = job.job.max(*number);
+            }
+            for (name, number) in newest {
+                self.0.insert(name.to_owned(), Some(number));
+            }
         }
+        let places = || jobs.iter().enumerate().map(|(at, job)| (job.job, at)).collect();
+        let places = list.places.get_or_init(places);
         let numbers: BTreeSet<u64> = self.0.values().copied().flatten().collect();
-        let found = numbers.iter().filter_map(|number| jobs.get(*by_number.get(number)?));
+        let found = numbers.iter().filter_map(|number| jobs.get(*places.get(number)?));
         found.filter(|job| scope.sees_status(job)).cloned().collect()
     }
 }
@@ -310,13 +299,15 @@ fn check_named(jobs: &[String]) -> Result<(), Status> {
         return Err(Status::invalid_argument(format!("jobs: {count} must be at most {MOST_NAMED}")));
     }
     if longest > LONGEST_NAME {
-        return Err(Status::invalid_argument(format!("jobs: {longest} bytes must be at most {LONGEST_NAME}")));
+        return Err(Status::invalid_argument(format!(
+            "jobs: a name of {longest} bytes must have at most {LONGEST_NAME}"
+        )));
     }
     Ok(())
 }
 
 impl Watching {
-    /// The visible part of a list, and its hash. O(jobs), and O(names) if some are named.
+    /// The visible part of a list, and its hash. O(jobs), or as [`Named::choose`].
     fn mine(&mut self, list: &Listed) -> (v1::ListReply, blake3::Hash) {
         if self.scope == Scope::All && self.named.is_none() {
             return (list.reply.clone(), list.hash);

@@ -281,14 +281,21 @@ async fn a_job_crashes_while_some_of_it_runs_and_is_mended() {
     manager.say("fake", running(2, "")).await;
     let silent = clients.until_job("one", |job| job.failures == 2).await;
     assert_eq!((silent.state.as_str(), silent.reason.as_str()), ("crashing", ""));
+    assert_eq!(silent.failed_ms, crashing.failed_ms, "nothing new");
     for (failures, state) in [(0, "running"), (3, "crashing"), (0, "running")] {
         manager.say("fake", running(failures, "")).await;
         let job = clients.until_job("one", |job| job.failures == failures).await;
         assert_eq!(job.state, state);
     }
-    // One who attaches again doesn't say when the programs failed.
-    manager.say("fake", running(3, "worker 0 fell")).await;
-    clients.until_job("one", |job| job.failures == 3).await;
+    // A snapshot doesn't say when the programs failed.
+    let snapshot = |failures: u32| {
+        let jobs = vec![running(failures, "worker 0 fell")];
+        observation("fake", Kind::Snapshot(v1::Snapshot { servers: servers(2, 1), jobs, ..v1::Snapshot::default() }))
+    };
+    // It answers the plan that follows with the same.
+    manager.world.lock().unwrap().remark = ("worker 0 fell".into(), 3);
+    manager.observations.send(snapshot(3)).await.unwrap();
+    assert_eq!(clients.until_job("one", |job| job.failures == 3).await.failed_ms, None);
     clients.pause("one", false).await.unwrap();
     let held = clients.until_job("one", |job| job.held && job.slots.is_empty()).await;
     assert!(["stopping", "paused"].contains(&held.state.as_str()) && held.failures == 0, "{held:?}");

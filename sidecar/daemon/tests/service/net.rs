@@ -46,9 +46,8 @@ fn table(metrics: &str) -> String {
         let values: Vec<String> = labels.iter().map(|(_, value)| format!("`{}`", value.trim_matches('"'))).collect();
         let (label, values) = match label {
             "" | "le" => (String::new(), String::new()),
-            "version" | "engine" | "mode" | "type" | "reason" | "tenant" | "queue" | "name"
-                if !name.ends_with("_total") =>
-            {
+            "commit" => ("{commit,version}".into(), String::new()),
+            "engine" | "mode" | "type" | "reason" | "tenant" | "queue" | "name" if !name.ends_with("_total") => {
                 (format!("{{{label}}}"), String::new())
             }
             label => (format!("{{{label}}}"), values.join(", ")),

@@ -218,6 +218,8 @@ pub(crate) struct World {
     pub(crate) heard: Vec<v1::Plan>,
     /// Refuse new slots.
     pub(crate) refuse: bool,
+    /// What it says of each running job: text and failures.
+    pub(crate) remark: (String, u32),
     /// The end of the stream.
     pub(crate) ended: Option<Status>,
 }
@@ -331,8 +333,8 @@ fn obey(world: &mut World, plan: v1::Plan) -> Vec<Kind> {
                     incarnation: job.incarnation,
                     slots: job.slots.clone(),
                     phase: v1::ObservedPhase::Running.into(),
-                    message: String::new(),
-                    failures: 0,
+                    message: world.remark.0.clone(),
+                    failures: world.remark.1,
                 };
                 world.running.insert(job.job, running.clone());
                 seen.push(running);
