@@ -250,8 +250,7 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let brief = |error: TextError| error.brief().replacen("bounds.", "", 1);
-        let table: BTreeMap<String, Self> =
-            read_toml(&format!("bounds = {{ {text} }}"), LONGEST).map_err(brief)?;
+        let table: BTreeMap<String, Self> = read_toml(&format!("bounds = {{ {text} }}"), LONGEST).map_err(brief)?;
         let known = table.into_values().next().ok_or("it is empty")?;
         let good = |value: &f64| value.is_finite() && *value >= 0.0;
         let all = [known.l1, known.l2];
