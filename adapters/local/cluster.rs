@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use procfs::{Current as _, Meminfo};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Value;
 #[cfg(feature = "schema")]
@@ -201,9 +202,9 @@ impl Cluster {
         if let Some(mib) = machine_memory() {
             capacity.insert("memory".into(), mib);
         }
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = host.trim();
-        let name = if check_name(host).is_ok() { host } else { "localhost" };
+        let uname = rustix::system::uname();
+        let host = uname.nodename().to_str().ok().filter(|host| check_name(host).is_ok());
+        let name = host.unwrap_or("localhost");
         let kind = ServerKind { capacity, devices: vec!["gpu".into(); gpus_here()], labels: BTreeMap::new() };
         let server = VirtualServer { name: name.into(), kind: Arc::new(kind), first_device: 0 };
         Self { real_gpus: true, servers: vec![server], ..Self::default() }
@@ -329,9 +330,7 @@ impl VirtualServer {
 
 /// The machine's memory in MiB, if the kernel reports it.
 pub(crate) fn machine_memory() -> Option<i64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    kib.trim().strip_suffix("kB")?.trim().parse::<i64>().ok().map(|kib| kib / 1024)
+    i64::try_from(Meminfo::current().ok()?.mem_total >> 20).ok()
 }
 
 /// Reads the kind of each GPU.

@@ -1,13 +1,8 @@
 //! Reading `/proc`: whether a pid is still the same process, and which processes belong to the state folder.
 
-use std::{
-    fs::{self, File},
-    io::{self, Read as _},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{io::Read as _, time::Duration};
 
-use rustix::param::{clock_ticks_per_second, page_size};
+use procfs::process::{Process, all_processes};
 
 use trainmaster_manager::{SlotId, role};
 
@@ -50,9 +45,20 @@ pub(crate) struct Marked {
 
 /// The state of a process, if the pid exists.
 pub(crate) fn stat(pid: i32) -> Option<Stat> {
-    let text = fs::read(PathBuf::from(format!("/proc/{pid}/stat"))).ok()?;
-    // A process can choose its name freely, of any bytes.
-    parse_stat(&String::from_utf8_lossy(&text))
+    read(&Process::new(pid).ok()?)
+}
+
+fn read(process: &Process) -> Option<Stat> {
+    let stat = process.stat().ok()?;
+    // User and system time of the process and of its children.
+    let ticks = stat.utime + stat.stime + (stat.cutime + stat.cstime).unsigned_abs();
+    Some(Stat {
+        zombie: matches!(stat.state, 'Z' | 'X'),
+        group: stat.pgrp,
+        start: stat.starttime,
+        cpu: Duration::from_secs(ticks) / procfs::ticks_per_second() as u32,
+        memory: stat.rss * procfs::page_size(),
+    })
 }
 
 /// Whether that same process still runs.
@@ -60,49 +66,31 @@ pub(crate) fn is_alive(pid: i32, start: u64) -> bool {
     stat(pid).is_some_and(|stat| stat.start == start && !stat.zombie)
 }
 
-/// The beginning of a process's environment. Other processes' environments can be of any size.
-fn environ(pid: i32) -> io::Result<Vec<u8>> {
+/// The beginning of a process's environment, empty if it can't be read. Other processes' environments can be of any
+/// size, and those of other users are closed.
+fn environ(process: &Process) -> Vec<u8> {
     let mut environ = Vec::new();
-    File::open(format!("/proc/{pid}/environ"))?.take(LONGEST_ENVIRON).read_to_end(&mut environ)?;
-    Ok(environ)
+    match process.open_relative("environ").map(|file| file.take(LONGEST_ENVIRON).read_to_end(&mut environ)) {
+        Ok(Ok(_)) => environ,
+        _ => Vec::new(),
+    }
 }
 
 /// Returns all living processes of a state folder, including the descendants of its slots.
 pub(crate) fn marked(state_id: &str) -> Vec<Marked> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter_map(|pid| {
-        // The environments of other users' processes can't be read, and none of the adapter's processes is among them.
-        let environ = environ(pid).ok()?;
-        let id = parse_environ(&environ, state_id)?;
-        let stat = stat(pid).filter(|stat| !stat.zombie)?;
-        Some(Marked { pid, stat, id })
-    })
-    .collect()
+    let living = all_processes().into_iter().flatten().flatten().filter_map(|process| {
+        let id = parse_environ(&environ(&process), state_id)?;
+        let stat = read(&process).filter(|stat| !stat.zombie)?;
+        Some(Marked { pid: process.pid, stat, id })
+    });
+    living.collect()
 }
 
 /// Returns all processes of the machine with their pids, including zombies, each with its place if it has one.
 pub(crate) fn processes(state_id: &str) -> impl Iterator<Item = (i32, Stat, Option<Place>)> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter_map(move |pid| {
-        let environ = environ(pid).unwrap_or_default();
-        Some((pid, stat(pid)?, parse_place(&environ, state_id)))
-    })
-}
-
-/// Parses the text of `stat`. The program's name is in parentheses and can itself contain blanks and parentheses.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
-    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-    // User and system time of the process and of its children.
-    let ticks: u64 = (11..15).map(number).sum::<Option<u64>>()?;
-    Some(Stat {
-        zombie: matches!(*fields.first()?, "Z" | "X"),
-        group: fields.get(2)?.parse().ok()?,
-        start: number(19)?,
-        cpu: Duration::from_secs(ticks) / clock_ticks_per_second() as u32,
-        memory: number(21)? * page_size() as u64,
+    all_processes().into_iter().flatten().flatten().filter_map(move |process| {
+        let place = parse_place(&environ(&process), state_id);
+        Some((process.pid, read(&process)?, place))
     })
 }
 
@@ -144,13 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_lines_are_read_whatever_the_program_is_called() {
-        let line = "42 (a) b (c) S 1 40 40 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 123456 0 3";
-        let cpu = Duration::from_secs(10) / clock_ticks_per_second() as u32;
-        let memory = 3 * page_size() as u64;
-        assert_eq!(parse_stat(line), Some(Stat { zombie: false, group: 40, start: 123_456, cpu, memory }));
-        assert!(parse_stat("42 (x) Z 1 40 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9 0 0").unwrap().zombie);
-        assert_eq!(parse_stat("garbage"), None);
+    fn a_process_is_told_from_a_later_one_of_its_pid() {
         let me = stat(std::process::id() as i32).unwrap();
         assert!(is_alive(std::process::id() as i32, me.start));
         assert!(!is_alive(std::process::id() as i32, me.start + 1), "another process of the same pid");
@@ -165,7 +147,7 @@ mod tests {
         let mut line = String::new();
         BufReader::new(named.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let pid = named.id() as i32;
-        assert!(fs::read_to_string(format!("/proc/{pid}/stat")).is_err(), "its name is no text");
+        assert!(std::fs::read_to_string(format!("/proc/{pid}/stat")).is_err(), "its name is no text");
         let seen = stat(pid);
         drop(named.stdin.take());
         named.wait().unwrap();

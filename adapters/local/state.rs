@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use procfs::sys::kernel::random;
 use serde::{Deserialize, Serialize};
 use trainmaster_manager::{Placement, role};
 
@@ -77,7 +78,7 @@ impl StateDir {
         }
         lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(failed(&path))?;
         let id = identity(&root.join("id")).map_err(failed(&root.join("id")))?;
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
+        let boot = random::boot_id().unwrap_or_default();
         let work = run_as.map_or_else(|| root.clone(), |run_as| run_as.folder.clone());
         if user.is_some() && !work.exists() {
             // Jobs can pass through this folder, but can't list other jobs' folders.
@@ -229,7 +230,7 @@ fn identity(path: &Path) -> io::Result<String> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let id = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned();
+    let id = random::uuid().map_err(io::Error::other)?;
     let draft = path.with_extension("draft");
     fs::write(&draft, &id)?;
     fs::rename(&draft, path)?;

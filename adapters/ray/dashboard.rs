@@ -7,12 +7,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use http_body_util::Full;
-use hyper::{
-    Request, StatusCode,
-    body::Bytes,
-    header::{AUTHORIZATION, HOST, USER_AGENT},
-};
+use bytes::Bytes;
+use reqwest::{Method, RequestBuilder, StatusCode, header::AUTHORIZATION};
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
@@ -31,7 +27,7 @@ use super::{
 };
 use crate::{
     file::MOST_DEVICES,
-    http::{Connection, Failure, Site},
+    http::{Client, Failure, Site},
     load::{Load, part},
 };
 
@@ -120,12 +116,10 @@ impl Dashboard {
 
     /// Sends a GET request over a new connection, because requests are few.
     async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Failure> {
-        // Older dashboards fail without a user agent.
-        let mut request = Request::get(path).header(HOST, self.site.host()).header(USER_AGENT, "trainmaster");
-        if let Some(token) = &self.token {
-            request = request.header(AUTHORIZATION, token.as_encoded_bytes());
-        }
-        Connection::open(&self.site).await?.send(request.body(Full::default())?, MOST_BYTES).await
+        let mut client = Client::new(self.site.clone());
+        let token = self.token.iter().map(MetadataValue::as_encoded_bytes);
+        let fill = |request| token.fold(request, |request: RequestBuilder, token| request.header(AUTHORIZATION, token));
+        client.send(Method::GET, path, fill, MOST_BYTES).await
     }
 
     fn error(&self, problem: &str, kind: Trouble) -> HeadError {

@@ -1,28 +1,21 @@
 //! HTTP and HTTPS requests to a manager, whose answers have a largest size.
 
 use std::{
+    error::Error,
     fmt,
     io::Read as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::{
-    Request, StatusCode,
-    body::Bytes,
-    client::conn::http1::{SendRequest, handshake},
-};
-use hyper_util::rt::TokioIo;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use reqwest::{Body, Method, RequestBuilder, StatusCode, redirect, retry};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-use tokio::net::TcpStream;
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{
-        ClientConfig, RootCertStore,
-        crypto::ring,
-        pki_types::{CertificateDer, ServerName, pem::PemObject},
-    },
+use tokio_rustls::rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject},
 };
 
 use trainmaster_net::secret;
@@ -33,7 +26,7 @@ use crate::file::{Wrong, quoted};
 const MOST_CA: u64 = 1 << 20;
 
 /// Why there is no answer.
-pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 /// The address of a manager's HTTP server: `http://host:port` or `https://host:port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,11 +125,6 @@ impl Site {
     pub(crate) fn plain(address: impl Into<String>) -> Self {
         Self { url: Url::plain(address), ca: None }
     }
-
-    /// The value of the header `host`.
-    pub(crate) fn host(&self) -> &str {
-        &self.url.address
-    }
 }
 
 impl fmt::Display for Site {
@@ -145,49 +133,70 @@ impl fmt::Display for Site {
     }
 }
 
-/// A connection for requests one after the other. Dropping it closes it.
+/// Sends requests to a site, over connections that it keeps until one fails.
 #[derive(Debug)]
-pub(crate) struct Connection(SendRequest<Full<Bytes>>);
+pub(crate) struct Client {
+    pub(crate) site: Site,
+    kept: Option<reqwest::Client>,
+}
 
-impl Connection {
-    /// Connects. The caller limits the time of this and of [`send`](Self::send).
-    ///
-    /// # Errors
-    /// Nothing listens there, it doesn't speak HTTP, or its certificate isn't one of the authority's for this host.
-    pub(crate) async fn open(site: &Site) -> Result<Self, Failure> {
-        // The tasks end when the sender is dropped.
-        if site.url.is_https {
-            let ca = site.ca.as_ref().ok_or("https needs ca, the file of its certificate authority")?;
-            let (connector, name) = (connector(ca)?, ServerName::try_from(site.url.host().to_owned())?);
-            let stream = connector.connect(name, TcpStream::connect(site.host()).await?).await?;
-            let (sender, rest) = handshake(TokioIo::new(stream)).await?;
-            tokio::spawn(rest);
-            return Ok(Self(sender));
-        }
-        let (sender, rest) = handshake(TokioIo::new(TcpStream::connect(site.host()).await?)).await?;
-        tokio::spawn(rest);
-        Ok(Self(sender))
+impl Client {
+    pub(crate) fn new(site: Site) -> Self {
+        Self { site, kept: None }
     }
 
-    /// Sends a request. Returns the answer's status and body. It doesn't follow redirections: what the request has is
-    /// for this server only.
+    /// Sends a request that `fill` gives its headers and body. Returns the answer's status and body. The caller limits
+    /// the time. A connection that was closed meanwhile is replaced, so a request must be repeatable.
     ///
     /// # Errors
-    /// The connection is closed, or the body has more than `most` bytes.
+    /// Nothing listens there, it doesn't speak HTTP, its certificate isn't one of the authority's for this host, or the
+    /// body has more than `most` bytes.
     pub(crate) async fn send(
         &mut self,
-        request: Request<Full<Bytes>>,
+        method: Method,
+        path: &str,
+        fill: impl FnOnce(RequestBuilder) -> RequestBuilder,
         most: usize,
     ) -> Result<(StatusCode, Bytes), Failure> {
-        self.0.ready().await?;
-        let answer = self.0.send_request(request).await?;
+        let client = self.kept.take().map_or_else(|| connect(&self.site), Ok)?;
+        let request = fill(client.request(method, format!("{}{path}", self.site)));
+        let answer = request.send().await.map_err(|error| root(&error))?;
         let status = answer.status();
-        Ok((status, Limited::new(answer.into_body(), most).collect().await?.to_bytes()))
+        let body = Limited::new(Body::from(answer), most).collect().await.map_err(|error| root(&*error))?;
+        self.kept = Some(client);
+        Ok((status, body.to_bytes()))
     }
 }
 
-/// Trusts this authority alone. The file is read for each connection, since it may have been replaced.
-fn connector(ca: &Path) -> Result<TlsConnector, Failure> {
+/// The last cause of an error. Those before it only say that a request failed.
+fn root(mut error: &(dyn Error + 'static)) -> Failure {
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error.to_string().into()
+}
+
+/// A client for this site only. The authority's file is read for each, since it may have been replaced.
+fn connect(site: &Site) -> Result<reqwest::Client, Failure> {
+    let again = retry::for_host(site.url.host().to_owned()).max_retries_per_request(1);
+    let again = again.classify_fn(|sent| if sent.error().is_some() { sent.retryable() } else { sent.success() });
+    let roots = match (site.url.is_https, &site.ca) {
+        (true, Some(ca)) => authority(ca)?,
+        (true, None) => return Err("https needs ca, the file of its certificate authority".into()),
+        (false, _) => RootCertStore::empty(),
+    };
+    let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    // What a request has is for this server only: no redirections, no proxy.
+    let client = reqwest::Client::builder().redirect(redirect::Policy::none()).no_proxy();
+    // Older dashboards of Ray fail without a user agent.
+    Ok(client.retry(again).tls_backend_preconfigured(tls).user_agent("trainmaster").build()?)
+}
+
+/// The certificates of an authority's file.
+fn authority(ca: &Path) -> Result<RootCertStore, Failure> {
     let failed = |problem: &dyn fmt::Display| Failure::from(format!("ca {}: {problem}", ca.display()));
     let mut text = Vec::new();
     let file = secret::open_file(ca).map_err(|error| failed(&error))?;
@@ -202,11 +211,7 @@ fn connector(ca: &Path) -> Result<TlsConnector, Failure> {
     if roots.is_empty() {
         return Err(failed(&"it has no certificate in PEM"));
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
+    Ok(roots)
 }
 
 #[cfg(test)]
@@ -229,10 +234,28 @@ mod tests {
             // Until the client hangs up.
             while stream.write_all(b"a\r\n0123456789\r\n").await.is_ok() {}
         });
-        let request = Request::get("/").body(Full::default()).unwrap();
-        let site = Site::plain(address);
-        let error = Connection::open(&site).await.unwrap().send(request, 1 << 20).await.unwrap_err();
+        let mut client = Client::new(Site::plain(address));
+        let error = client.send(Method::GET, "/", |request| request, 1 << 20).await.unwrap_err();
         assert!(error.to_string().contains("length limit exceeded"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_redirection_is_not_followed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (said, asked) = (format!("HTTP/1.1 302 Found\r\nlocation: http://{address}/other\r\n\r\n"), address);
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+            stream.write_all(said.as_bytes()).await.unwrap();
+            drop(stream);
+            // Nobody comes again.
+            tokio::time::timeout(std::time::Duration::from_millis(300), listener.accept()).await.is_err()
+        });
+        let mut client = Client::new(Site::plain(asked));
+        let token = |request: RequestBuilder| request.header("authorization", "secret");
+        assert_eq!(client.send(Method::GET, "/", token, 100).await.unwrap().0, StatusCode::FOUND);
+        assert!(server.await.unwrap());
     }
 
     #[test]
@@ -296,8 +319,8 @@ mod tests {
         let (none, absent) = (file("none.pem", "nothing"), Some(folder.path().join("absent.pem")));
         let port = secure(&own).await;
         let ask = async |url: String, ca: Option<PathBuf>| {
-            let mut connection = Connection::open(&Site { url: Url::parse(&url).unwrap(), ca }).await?;
-            connection.send(Request::get("/").body(Full::default()).unwrap(), 100).await
+            let mut client = Client::new(Site { url: Url::parse(&url).unwrap(), ca });
+            client.send(Method::GET, "/", |request| request, 100).await
         };
         let here = format!("https://localhost:{port}");
         assert_eq!(ask(here.clone(), own_ca.clone()).await.unwrap().1, "yes");

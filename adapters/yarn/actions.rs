@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use hyper::Method;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{

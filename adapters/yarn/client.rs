@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD as BASE64};
-use hyper::Method;
 use prost::Message as _;
+use reqwest::Method;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Deserialize;
 use serde_json::{Value, json};

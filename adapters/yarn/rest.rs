@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::{
-    Method, Request, StatusCode,
-    body::Bytes,
-    header::{ACCEPT, CONTENT_TYPE, HOST},
+use bytes::Bytes;
+use reqwest::{
+    Method, RequestBuilder,
+    header::{ACCEPT, CONTENT_TYPE},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use thiserror::Error;
-use tokio::time::{error::Elapsed, timeout};
+use tokio::time::timeout;
 
-use crate::http::{Connection, Failure, Site};
+use crate::http::{self, Site};
 
 const ANSWER: Duration = Duration::from_secs(10);
 /// The same for a single request. Whoever made it would have to repeat it.
@@ -88,17 +87,16 @@ impl RestError {
     }
 }
 
-/// A client of a ResourceManager. Requests are sent one after another over one connection while it lasts.
+/// A client of a ResourceManager. Requests are sent one after another.
 pub(crate) struct Client {
-    site: Site,
+    http: http::Client,
     /// Maximum wait for an answer.
     pub(crate) patience: Duration,
-    connection: Option<Connection>,
 }
 
 impl Client {
     pub(crate) fn new(site: Site) -> Self {
-        Self { site, patience: ANSWER, connection: None }
+        Self { http: http::Client::new(site), patience: ANSWER }
     }
 
     /// Sends a GET request and parses the answer.
@@ -121,13 +119,12 @@ impl Client {
     /// # Errors
     /// There is no answer, or the ResourceManager refuses, with its reason.
     pub(crate) async fn call(&mut self, method: Method, path: &str, json: String) -> Result<Bytes, RestError> {
-        let connection = self.connection.take();
-        let is_old = connection.is_some();
-        let mut sent = self.send(connection, &method, path, &json).await;
-        // The connection may have been closed meanwhile. All requests can be repeated without further effects.
-        if is_old && matches!(sent, Ok(Err(_))) {
-            sent = self.send(None, &method, path, &json).await;
-        }
+        let is_put = method == Method::PUT;
+        let fill = |request: RequestBuilder| {
+            request.header(ACCEPT, "application/json").header(CONTENT_TYPE, "application/json").body(json)
+        };
+        // All requests can be repeated without further effects.
+        let sent = timeout(self.patience, self.http.send(method, path, fill, MOST_BYTES)).await;
         let sent = sent.map_err(|_| self.away(path, format!("no answer within {:?}", self.patience)))?;
         let (status, body) = sent.map_err(|error| self.away(path, error.to_string()))?;
         if status.is_success() {
@@ -140,7 +137,7 @@ impl Client {
             return Err(RestError::Refused { reason });
         }
         // A missing permission or an invalid state is reported in plain text.
-        if method == Method::PUT && status.is_client_error() {
+        if is_put && status.is_client_error() {
             let said: String = String::from_utf8_lossy(&body).trim().chars().take(MOST_SAID).collect();
             return Err(RestError::Refused { reason: format!("{status}: {said}") });
         }
@@ -148,31 +145,7 @@ impl Client {
     }
 
     fn away(&self, path: &str, problem: String) -> RestError {
-        RestError::Away { at: format!("{}{path}", self.site), problem }
-    }
-
-    async fn send(
-        &mut self,
-        connection: Option<Connection>,
-        method: &Method,
-        path: &str,
-        json: &str,
-    ) -> Result<Result<(StatusCode, Bytes), Failure>, Elapsed> {
-        let exchange = async {
-            let mut connection = match connection {
-                Some(connection) => connection,
-                None => Connection::open(&self.site).await?,
-            };
-            let request = Request::builder().method(method.clone()).uri(path).header(HOST, self.site.host());
-            let request = request.header(ACCEPT, "application/json").header(CONTENT_TYPE, "application/json");
-            let request = request.body(Full::new(Bytes::from(json.to_owned())))?;
-            Ok((connection.send(request, MOST_BYTES).await?, connection))
-        };
-        let done: Result<_, Failure> = timeout(self.patience, exchange).await?;
-        Ok(done.map(|(answer, connection)| {
-            self.connection = Some(connection);
-            answer
-        }))
+        RestError::Away { at: format!("{}{path}", self.http.site), problem }
     }
 }
 
