@@ -34,6 +34,9 @@ pub(crate) async fn run(args: &ExplainArgs, server: &ServerArgs, output: Output)
 #[serde(transparent)]
 struct Explained {
     whole: Value,
+    /// The job and its state, as far as the daemon tells it.
+    #[serde(skip)]
+    head: Option<String>,
     #[serde(skip)]
     lines: Vec<Line>,
 }
@@ -45,7 +48,11 @@ struct Line {
 }
 
 #[derive(Deserialize, Default)]
+#[serde(default)]
 struct Known {
+    job: u64,
+    name: String,
+    state: String,
     findings: Vec<Finding>,
 }
 
@@ -70,7 +77,9 @@ impl From<ExplainReply> for Explained {
         whole["lines"] = reply.lines.as_slice().into();
         let mut lines: Vec<_> = reply.lines.into_iter().map(|text| Line { blocks: blocks(&text), text }).collect();
         lines.sort_by_key(|line| !line.blocks);
-        Self { whole, lines }
+        let Known { job, name, state, .. } = known;
+        let head = (!state.is_empty()).then(|| format!("job {job}, {name}: {state}"));
+        Self { whole, head, lines }
     }
 }
 
@@ -81,7 +90,8 @@ impl Show for Explained {
             let mark = if line.blocks { ("✗", Mood::Bad) } else { ("·", Mood::Faint) };
             sheet.row([Entry::new(mark.0, Some(mark.1)), Entry::from(&line.text)]);
         }
-        sheet.on(paper)
+        let head = self.head.iter().map(|head| format!("{head}\n"));
+        head.chain([sheet.on(paper)]).collect()
     }
 }
 
@@ -92,10 +102,17 @@ mod tests {
     #[test]
     fn blocking_findings_come_first() {
         let finding = |blocks, text| format!("{{\"topic\":\"bounds\",\"blocks\":{blocks},\"text\":\"{text}\"}}");
-        let json =
-            format!("{{\"job\":3,\"name\":\"a\",\"findings\":[{},{}]}}", finding(false, "one"), finding(true, "two"));
-        let explained = Explained::from(ExplainReply { lines: vec!["one".into(), "two".into()], json });
+        let json = format!(
+            "{{\"job\":3,\"name\":\"a\",STATE\"findings\":[{},{}]}}",
+            finding(false, "one"),
+            finding(true, "two")
+        );
+        let with = |state: &str| json.replace("STATE", state);
+        let lines = || vec!["one".into(), "two".into()];
+        let explained = Explained::from(ExplainReply { lines: lines(), json: with("") });
         assert_eq!(explained.text(&Paper::default()), "✗  two\n·  one");
+        let explained = Explained::from(ExplainReply { lines: lines(), json: with("\"state\":\"paused\",") });
+        assert_eq!(explained.text(&Paper::default()), "job 3, a: paused\n✗  two\n·  one");
         let json = serde_json::to_value(&explained).unwrap();
         assert_eq!((&json["findings"][0]["text"], &json["lines"][0]), (&"two".into(), &"one".into()));
     }

@@ -159,7 +159,7 @@ fn a_job_lives_from_submit_to_cancel() {
     assert!(daemon.works(&["jobs"]).contains("first"));
     let explained = daemon.json(&["explain", "first"]);
     assert_eq!((&explained["job"], &explained["findings"][0]["blocks"]), (&1.into(), &true.into()));
-    assert!(daemon.works(&["explain", "1"]).starts_with('✗'));
+    assert!(daemon.works(&["explain", "1"]).starts_with("job 1, first: waiting\n✗"));
 
     daemon.works(&["pause", "first"]);
     assert!(daemon.works(&["explain", "first"]).contains("held"));

@@ -9,6 +9,7 @@ use tokio::{
     task::JoinSet,
     time::{Duration, timeout},
 };
+use tonic::{Response, Streaming};
 use trainmaster_core::JobSpec;
 use trainmaster_proto::{
     job_from_spec,
@@ -17,7 +18,7 @@ use trainmaster_proto::{
 
 use crate::{
     attacker::{Attacker, Attacking, ready},
-    support::{FakeManager, observation, servers, sign, spec},
+    support::{Clients, FakeManager, observation, servers, sign, spec},
 };
 
 const REPORT: &str = "/trainmaster.v1.Feed/Report";
@@ -34,6 +35,7 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[
     ("jobs with 3.9 MB of labels, 4 at a time", |attacker| Box::pin(attacker.crowd(4, labels))),
     ("small jobs, 8 submitters at a time", |attacker| Box::pin(attacker.crowd(8, submissions))),
     ("300 watchers of the list who never read it, and jobs that come", |attacker| Box::pin(watchers(attacker))),
+    ("300 watchers of 1,000 names that no job has, and jobs that come", |attacker| Box::pin(strangers(attacker))),
     ("400 programs of a job of 10,000 workers who read nothing", |attacker| Box::pin(unread(attacker))),
     ("addresses of 10,000 workers that come and go, 2 at a time", |attacker| Box::pin(addresses(attacker))),
     ("whole lists, 8 readers at a time", |attacker| Box::pin(attacker.crowd(8, lists))),
@@ -132,16 +134,35 @@ fn submissions(attacker: Attacker, number: usize) -> Attacking {
 }
 
 async fn watchers(attacker: Attacker) {
+    let held = watching(&attacker, Vec::new()).await;
+    submissions(attacker, 0).await;
+    drop(held);
+}
+
+async fn strangers(attacker: Attacker) {
+    let names = (0..1000).map(|name| format!("{name:0>128}")).collect();
+    let held = watching(&attacker, names).await;
+    for (clients, answer) in held {
+        tokio::spawn(async move {
+            let (_clients, Some(mut answer)) = (clients, answer) else { return };
+            while let Ok(Some(_)) = answer.message().await {}
+        });
+    }
+    submissions(attacker, 0).await;
+}
+
+/// 300 watchers of these jobs, or of all.
+async fn watching(attacker: &Attacker, jobs: Vec<String>) -> Vec<(Clients, Option<Streaming<v1::ListReply>>)> {
     ready().await;
     let mut held = Vec::new();
     for _ in 0..300 {
         let clients = attacker.clients(&attacker.read).await;
-        let answer =
-            clients.jobs.clone().watch(v1::ListRequest { all: true, specs: false, ..v1::ListRequest::default() }).await;
+        let request = v1::ListRequest { all: true, specs: false, jobs: jobs.clone() };
+        let answer = clients.jobs.clone().watch(request).await;
         attacker.count(answer.as_ref());
-        held.push((clients, answer));
+        held.push((clients, answer.ok().map(Response::into_inner)));
     }
-    submissions(attacker, 0).await;
+    held
 }
 
 /// A job of 10,000 workers with a thousandth of a CPU each, and its token.

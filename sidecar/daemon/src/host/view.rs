@@ -83,18 +83,24 @@ impl View<'_> {
 
     /// O(messages).
     fn remarks(&self) -> HashMap<JobId, Remark> {
-        let state = self.scheduler.state();
-        let about = |id: &JobId| {
-            let job = state.job(*id)?;
-            let (told, _) = self.owner.message(job).filter(|(_, is_present)| *is_present)?;
-            let is_down = job.seen.allocation.is_none();
-            let is_worth_it = (is_down || told.failures > 0) && matches!(state.effective(job), Verdict::Run(_));
-            is_worth_it.then(|| {
-                let text = shown(&told.text, LONGEST_IN_LISTS).into();
-                (*id, Remark { text, failures: told.failures, failed: told.failed, is_down })
-            })
-        };
+        let about = |id: &JobId| Some((*id, self.remark(self.scheduler.state().job(*id)?)?));
         self.owner.messages.keys().filter_map(about).collect()
+    }
+
+    fn remark(&self, job: &Job) -> Option<Remark> {
+        let (told, _) = self.owner.message(job).filter(|(_, is_present)| *is_present)?;
+        let is_down = job.seen.allocation.is_none();
+        let is_worth_it =
+            (is_down || told.failures > 0) && matches!(self.scheduler.state().effective(job), Verdict::Run(_));
+        is_worth_it.then(|| {
+            let text = shown(&told.text, LONGEST_IN_LISTS).into();
+            Remark { text, failures: told.failures, failed: told.failed, is_down }
+        })
+    }
+
+    /// The state of an active job, as lists name it.
+    pub(crate) fn job_state(&self, job: &Job) -> &'static str {
+        named_state(&self.scheduler.state().effective(job), job, self.remark(job).as_ref())
     }
 
     /// The manager's latest message about an active job.
@@ -131,6 +137,10 @@ impl View<'_> {
     pub(crate) fn missing(&self, job: &str, scope: &Scope) -> String {
         self.owner.missing(job, scope)
     }
+}
+
+fn named_state(verdict: &Verdict, job: &Job, remark: Option<&Remark>) -> &'static str {
+    if remark.is_some_and(Remark::is_crashing) { CRASHING } else { job_state(verdict, job) }
 }
 
 impl Overview {
@@ -174,8 +184,7 @@ impl Overview {
 
     /// The state of a job by its verdict in force.
     pub(super) fn job_state(&self, verdict: &Verdict, job: &Job) -> &'static str {
-        let is_crashing = self.remarks.get(&job.id).is_some_and(Remark::is_crashing);
-        if is_crashing { CRASHING } else { job_state(verdict, job) }
+        named_state(verdict, job, self.remarks.get(&job.id))
     }
 
     fn status(&self, job: &Job) -> v1::JobStatus {

@@ -9,13 +9,14 @@ use std::{
 
 use futures_util::{Stream, stream};
 use prost::Message;
+use serde::Serialize;
 use tokio::{
     sync::{Mutex, Semaphore, watch},
     task::spawn_blocking,
     time::{sleep, timeout},
 };
 use tonic::{Request, Response, Status};
-use trainmaster_core::{JobSpec, Verdict, reason::Reason};
+use trainmaster_core::{JobSpec, Verdict, explain::Explanation, reason::Reason};
 use trainmaster_feed::Token;
 use trainmaster_manager::{CheckJob, Launch};
 use trainmaster_proto::{
@@ -74,8 +75,29 @@ struct Listed {
     version: u64,
     hash: blake3::Hash,
     reply: v1::ListReply,
-    /// Places of the jobs, by number. Made for the first who names jobs.
-    places: OnceLock<HashMap<u64, usize>>,
+    /// Made for the first who names jobs.
+    places: OnceLock<Places>,
+}
+
+/// Where the jobs are in a list.
+struct Places {
+    numbers: HashMap<u64, usize>,
+    /// All, by name and number.
+    names: Vec<usize>,
+}
+
+impl Places {
+    fn new(jobs: &[v1::JobStatus]) -> Self {
+        let mut names: Vec<usize> = (0..jobs.len()).collect();
+        names.sort_unstable_by_key(|at| (&jobs[*at].name, jobs[*at].job));
+        Self { numbers: jobs.iter().enumerate().map(|(at, job)| (job.job, at)).collect(), names }
+    }
+
+    /// The jobs of a name, the newest first.
+    fn named<'a>(&'a self, jobs: &'a [v1::JobStatus], name: &'a str) -> impl Iterator<Item = &'a v1::JobStatus> {
+        let end = self.names.partition_point(|at| jobs[*at].name.as_str() <= name);
+        self.names[..end].iter().rev().map(|at| &jobs[*at]).take_while(move |job| job.name == name)
+    }
 }
 
 impl JobsService {
@@ -221,7 +243,8 @@ impl Jobs for JobsService {
             let explanation = view.scheduler.explain(view.now(), found.id).expect("it is active");
             let mut lines: Vec<String> = explanation.findings.iter().map(|finding| finding.text.clone()).collect();
             lines.extend(view.message(found).map(|message| format!("its manager says: {message}")));
-            let json = serde_json::to_string(&explanation).expect("an explanation is plain data");
+            let explained = Explained { state: view.job_state(found), explanation };
+            let json = serde_json::to_string(&explained).expect("an explanation is plain data");
             Ok(v1::ExplainReply { lines, json })
         });
         explained.await?.map(Response::new).map_err(Status::not_found)
@@ -270,23 +293,15 @@ impl Named {
         Self(names.into_iter().map(|name| (name.clone(), name.parse().ok())).collect())
     }
 
-    /// These jobs of a list, as far as the watcher sees them. O(names), and O(jobs) while a name isn't found.
+    /// These jobs of a list, as far as the watcher sees them. O(names · log(jobs)), and O(others' jobs of its names).
     fn choose(&mut self, list: &Listed, scope: &Scope) -> Vec<v1::JobStatus> {
         let jobs = &list.reply.jobs;
-        if self.0.values().any(Option::is_none) {
-            let mut newest: HashMap<&str, u64> = HashMap::new();
-            for job in jobs.iter().filter(|job| self.0.get(&job.name) == Some(&None) && scope.sees_status(job)) {
-                let number = newest.entry(&job.name).or_default();
-                *number = job.job.max(*number);
-            }
-            for (name, number) in newest {
-                self.0.insert(name.to_owned(), Some(number));
-            }
+        let places = list.places.get_or_init(|| Places::new(jobs));
+        for (name, number) in self.0.iter_mut().filter(|(_, number)| number.is_none()) {
+            *number = places.named(jobs, name).find(|job| scope.sees_status(job)).map(|job| job.job);
         }
-        let places = || jobs.iter().enumerate().map(|(at, job)| (job.job, at)).collect();
-        let places = list.places.get_or_init(places);
         let numbers: BTreeSet<u64> = self.0.values().copied().flatten().collect();
-        let found = numbers.iter().filter_map(|number| jobs.get(*places.get(number)?));
+        let found = numbers.iter().filter_map(|number| jobs.get(*places.numbers.get(number)?));
         found.filter(|job| scope.sees_status(job)).cloned().collect()
     }
 }
@@ -367,9 +382,44 @@ fn shell(list: &v1::ListReply) -> v1::ListReply {
     }
 }
 
+/// The JSON of an explanation.
+#[derive(Serialize)]
+struct Explained {
+    state: &'static str,
+    #[serde(flatten)]
+    explanation: Explanation,
+}
+
 fn explain_ended(ended: &EndedJob) -> v1::ExplainReply {
     let v1::JobStatus { state, reason, .. } = &ended.status;
     let first = if reason.is_empty() { state.clone() } else { format!("{state}: {reason}") };
     let lines = std::iter::once(first).chain(ended.lines.iter().map(|line| format!("when it ended: {line}")));
     v1::ExplainReply { lines: lines.collect(), json: ended.json.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watched_name_is_the_newest_visible_job_of_that_name() {
+        let job = |(number, name, tenant): (u64, &str, &str)| v1::JobStatus {
+            job: number,
+            name: name.into(),
+            tenant: tenant.into(),
+            ..v1::JobStatus::default()
+        };
+        let jobs = [(1, "b", "x"), (7, "a", "y"), (3, "a", "x"), (5, "a", "x"), (9, "ab", "x"), (2, "", "x")];
+        let reply = v1::ListReply { jobs: jobs.map(job).into(), ..v1::ListReply::default() };
+        let listed = Listed { version: 1, hash: blake3::hash(b""), reply, places: OnceLock::new() };
+        let seen = |names: &[&str], scope: &Scope| {
+            let mut named = Named::new(names.iter().map(|name| (*name).into()).collect());
+            named.choose(&listed, scope).iter().map(|job| job.job).collect::<Vec<_>>()
+        };
+        let x = Scope::Tenants(["x".to_owned()].into());
+        assert_eq!((seen(&["a"], &Scope::All), seen(&["a"], &x)), (vec![7], vec![5]));
+        assert_eq!(seen(&["aa", "z", "b", "ab"], &x), [1, 9]);
+        // By number, whether there is such a job or not, and no job twice.
+        assert_eq!((seen(&["3", "b", "1", "4"], &x), seen(&["7"], &x)), (vec![1, 3], vec![]));
+    }
 }
