@@ -36,6 +36,13 @@ pub const COMMANDS: &[AdapterCommand] = &[
         },
     },
     AdapterCommand {
+        name: "metrics",
+        arguments: "",
+        about: "the agent's metrics in Prometheus's text format, for node_exporter's folder of text files",
+        asks_daemon: false,
+        run: |_, _| answer(&json!({"command": "metrics"}), |answer| words(&answer["metrics"]).trim_end().to_owned()),
+    },
+    AdapterCommand {
         name: "mode",
         arguments: "active|shadow|paused",
         about: "set who is in charge; paused gives all training jobs back to Slurm at once",

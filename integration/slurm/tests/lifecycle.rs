@@ -29,6 +29,15 @@ fn training_jobs_are_sized_resized_and_survive() {
     // It is explained, and an invalid request is refused with a message.
     let explained = site.ask(&format!("{{\"command\":\"explain\",\"job\":\"{first}\"}}"));
     assert!(explained["findings"].as_array().is_some_and(|findings| !findings.is_empty()), "{explained}");
+    let metrics = site.ask(r#"{"command":"metrics"}"#);
+    let metrics = metrics["metrics"].as_str().expect("it is a text");
+    for line in [
+        "trainmaster_jobs{state=\"running\"} 1",
+        "trainmaster_engine_info{engine=\"drf\"} 1",
+        "trainmaster_refusals_total 0",
+    ] {
+        assert!(metrics.lines().any(|have| have == line), "{line}: {metrics}");
+    }
     let unknown = site.ask(r#"{"command":"explain","job":"4711"}"#);
     assert!(unknown["error"].to_string().contains("4711"));
 

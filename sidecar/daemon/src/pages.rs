@@ -12,12 +12,9 @@ use axum::{
 use prometheus::{Registry, TextEncoder};
 use serde::Deserialize;
 use tokio::sync::Mutex;
+use trainmaster_host::has_names;
 
-use super::{
-    access::Who,
-    host::{Host, has_names},
-    log::LogMetric,
-};
+use super::{access::Who, host::Host, log::LogMetric};
 
 #[derive(Clone)]
 struct Pages {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use prometheus::Registry;
+use prometheus::{IntCounter, Registry, TextEncoder};
 use serde_json::{Value, json};
 use trainmaster_adapters::slurm::{
     Translator,
@@ -18,10 +18,11 @@ use trainmaster_adapters::slurm::{
 use trainmaster_core::{Budget, End, Event, EventError, JobId, Mode, Role, Scheduler, Shape, Span, Term, Verdict};
 use trainmaster_feed::{JobAssignment, Standing, Unavailable};
 use trainmaster_host::{
-    Answers, Clock, Journal, JournalLimits, JournalMetrics, LateReply, Made, TicketLimits, TicketMetrics, Tickets,
-    assignment, begin,
+    Answers, Census, Clock, Journal, JournalLimits, JournalMetrics, LateReply, Made, TicketLimits, TicketMetrics,
+    Tickets, assignment, begin,
 };
-use trainmaster_proto::Progress;
+use trainmaster_net::Adder;
+use trainmaster_proto::{Progress, job_state};
 
 use crate::{
     config::{Config, Watched},
@@ -74,6 +75,9 @@ pub struct Agent {
     /// When this round's calls were returned.
     called: Instant,
     figures: Figures,
+    registry: Registry,
+    census: Census,
+    refusals: IntCounter,
     #[cfg(feature = "fault-injection")]
     faults: crate::fault::Faults,
 }
@@ -86,7 +90,6 @@ struct Figures {
     slowest_decision: Duration,
     load: Duration,
     orders: u64,
-    refusals: u64,
     /// Slurm's total time for all orders.
     carrying_out: Duration,
 }
@@ -116,8 +119,10 @@ impl Agent {
             scheduler.apply(now, Event::ModeSet(config.mode)).map_err(io::Error::other)?;
         }
         fs::write(&file_mode, &name)?;
-        // The metrics aren't collected here.
         let registry = Registry::new();
+        let census = Census::register(&registry).map_err(io::Error::other)?;
+        let refusals = Adder(&registry).counter("refusals_total", "Issued changes that a manager refused");
+        let refusals = refusals.map_err(io::Error::other)?;
         let metrics = JournalMetrics::register(&registry).map_err(io::Error::other)?;
         let mut journal = Journal::new(JournalFile::new(&own), JournalLimits::default(), metrics, &[]);
         journal.add(scheduler.drain_journal());
@@ -145,6 +150,9 @@ impl Agent {
             planned: None,
             called: Instant::now(),
             figures: Figures::default(),
+            registry,
+            census,
+            refusals,
             #[cfg(feature = "fault-injection")]
             faults: Default::default(),
         })
@@ -228,7 +236,7 @@ impl Agent {
         if let Err(error) = &answer
             && !error.is_gone()
         {
-            self.figures.refusals += 1;
+            self.refusals.inc();
             tracing::info!(job = call.id, %error, action = ?call.action, "Slurm refuses");
         }
         for event in self.translator.answered(call, answer) {
@@ -465,6 +473,14 @@ impl Agent {
                 answer(&self.status())
             }
             Command::Status {} => answer(&self.status()),
+            Command::Metrics {} => {
+                let now = self.clock.now();
+                self.census.sample(self.scheduler.state(), job_state, self.scheduler.engine_name(), now);
+                match TextEncoder::new().encode_to_string(&self.registry.gather()) {
+                    Ok(metrics) => json!({ "metrics": metrics }),
+                    Err(error) => json!({ "error": error.to_string() }),
+                }
+            }
             #[cfg(feature = "fault-injection")]
             Command::Fault { fault } => {
                 self.faults.order(fault);
@@ -511,7 +527,7 @@ impl Agent {
             load_ms: ms(self.figures.load),
             orders: self.figures.orders,
             order_ms: ms(self.figures.carrying_out) / self.figures.orders.max(1) as f64,
-            refusals: self.figures.refusals,
+            refusals: self.refusals.get(),
             problem: self.journal.error().map(|problem| &**problem),
             jobs: jobs.collect(),
         }

@@ -1,4 +1,4 @@
-//! The requests of `trainmaster slurm status | explain | mode`: one line of JSON each, on the control socket.
+//! The requests of `trainmaster slurm status | explain | metrics | mode`: one line of JSON each, on the control socket.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,6 +15,8 @@ pub(crate) enum Command {
         /// Its number in Slurm, or its name.
         job: String,
     },
+    /// Metrics in Prometheus's text format.
+    Metrics {},
     /// The off switch.
     Mode {
         /// The new mode.

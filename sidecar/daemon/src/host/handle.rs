@@ -149,12 +149,6 @@ impl Host {
         let metrics = self.metrics.clone();
         let sampled = task::spawn_blocking(move || {
             metrics.age.set(age.unwrap_or(0) as f64 / 1000.0);
-            let (_, largest) = overview.state.free_gpus();
-            // A level that no server has any more isn't told.
-            metrics.largest_free_gpus.reset();
-            for (level, free) in largest {
-                metrics.largest_free_gpus.with_label_values(&[level.name()]).set(free as f64 / 1000.0);
-            }
             let name_of = |verdict: &Verdict, job: &Job| overview.job_state(verdict, job);
             metrics.census.sample(&overview.state, name_of, &engine, now);
             alone

@@ -1,13 +1,13 @@
 //! The owner's metrics.
 
-use prometheus::{Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
+use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 use tonic::Code;
 use trainmaster_core::{End, Job, Span, Time};
-use trainmaster_host::{ERRORS, JournalMetrics, TicketMetrics};
+use trainmaster_host::{Census, ERRORS, JournalMetrics, TicketMetrics};
 use trainmaster_net::Adder;
 use trainmaster_proto::{end_name, v1};
 
-use super::{census::Census, predictions::Predictions};
+use super::predictions::Predictions;
 
 /// Maximum number of examples per report. The sum can't overflow within years.
 const MOST_EXAMPLES: u64 = 1 << 32;
@@ -24,7 +24,6 @@ pub(crate) struct HostMetrics {
     pub(super) managers: IntGauge,
     pub(super) age: Gauge,
     pub(super) sampled: IntGauge,
-    pub(super) largest_free_gpus: GaugeVec,
     pub(super) census: Census,
     pub(super) submitted: IntCounter,
     refused: IntCounterVec,
@@ -49,16 +48,6 @@ const REFUSALS: [(&str, &[Code]); 6] = [
     (OTHER, &[]),
 ];
 const OTHER: &str = "other";
-
-/// The build, as labels of a metric that is always 1.
-fn build_info(add: Adder<'_>) -> Result<(), prometheus::Error> {
-    let labels = [("version", env!("CARGO_PKG_VERSION")), ("commit", option_env!("TRAINMASTER_COMMIT").unwrap_or(""))];
-    add.info(
-        "build_info",
-        "1; the labels are the daemon's version, and its commit in a build of `scripts/dist`",
-        &labels,
-    )
-}
 
 const LONG: [f64; 8] = [0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
 
@@ -93,7 +82,6 @@ impl HostMetrics {
     /// Registers the metrics.
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let add = Adder(registry);
-        build_info(add)?;
         Ok(Self {
             tickets: TicketMetrics::register(registry)?,
             journal: JournalMetrics::register(registry)?,
@@ -111,12 +99,7 @@ impl HostMetrics {
                 "sampled",
                 "1 if the gauges of jobs, servers and decisions are current; 0 if the scheduler didn't answer in time",
             )?,
-            largest_free_gpus: add.real_gauges(
-                "largest_free_gpus",
-                "The most GPUs that the plan leaves free in one server, rack, block or zone",
-                "level",
-            )?,
-            census: Census::register(add)?,
+            census: Census::register(registry)?,
             submitted: add.counter("jobs_submitted_total", "Submitted jobs")?,
             refused: add.counters(
                 "submissions_refused_total",

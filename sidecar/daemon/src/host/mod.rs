@@ -5,7 +5,6 @@
 //! disk. Engines and fits run on other threads.
 
 mod answers;
-mod census;
 mod command;
 mod decide;
 mod events;
@@ -25,7 +24,6 @@ mod view;
 
 pub(crate) use self::{
     answers::{Submission, Submitted},
-    census::has_names,
     command::Command,
     handle::Host,
     metrics::HostMetrics,

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use prometheus::{Gauge, GaugeVec, IntGaugeVec};
+use prometheus::{Gauge, GaugeVec, IntGaugeVec, Registry};
 use trainmaster_core::{
     Allocation, Job, ResourceId, State, Time, Verdict,
     reason::ReasonKind,
@@ -33,19 +33,20 @@ const STARTING: &str = "starting";
 const NAMES: [&str; 3] = ["tenant", "queue", "name"];
 
 /// Whether a metric has such a label.
-pub(crate) fn has_names(metric: &prometheus::proto::Metric) -> bool {
+pub fn has_names(metric: &prometheus::proto::Metric) -> bool {
     metric.get_label().iter().any(|label| NAMES.contains(&label.name()))
 }
 
-/// The metrics. Clones share them.
+/// Metrics of the scheduler's state. Clones share them.
 #[derive(Clone, Debug)]
-pub(super) struct Census {
+pub struct Census {
     engine: IntGaugeVec,
     mode: IntGaugeVec,
     jobs: IntGaugeVec,
     gpus: GaugeVec,
     used_gpus: GaugeVec,
     free_gpus: GaugeVec,
+    largest_free_gpus: GaugeVec,
     waiting: IntGaugeVec,
     longest_wait: Gauge,
     tenants: Group,
@@ -55,6 +56,16 @@ pub(super) struct Census {
     job_remaining: GaugeVec,
     job_restarts: GaugeVec,
     job_restart: GaugeVec,
+}
+
+/// The build, as labels of a metric that is always 1.
+fn build_info(add: Adder<'_>) -> Result<(), prometheus::Error> {
+    let labels = [("version", env!("CARGO_PKG_VERSION")), ("commit", option_env!("TRAINMASTER_COMMIT").unwrap_or(""))];
+    add.info(
+        "build_info",
+        "1; the labels are the daemon's version, and its commit in a build of `scripts/dist`",
+        &labels,
+    )
 }
 
 /// Metrics of each tenant or queue.
@@ -160,7 +171,13 @@ fn shown<'a>(sums: &BTreeMap<&'a str, Sum>) -> BTreeSet<&'a str> {
 }
 
 impl Census {
-    pub(super) fn register(add: Adder<'_>) -> Result<Self, prometheus::Error> {
+    /// Registers the metrics.
+    ///
+    /// # Errors
+    /// The registry contains them already.
+    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let add = Adder(registry);
+        build_info(add)?;
         let of_jobs = |what: &str, order: &str| format!("{what}, of the {MOST_JOBS} jobs with the {order}");
         let used = "GPUs that jobs were given or still have, by type. Foreign use isn't counted";
         let waiting = "Waiting and rejected jobs, by reason. `held`: paused; `starting`: given slots, not yet started";
@@ -174,6 +191,11 @@ impl Census {
                 "free_gpus",
                 "GPUs that the plan leaves free, by type. Of servers with several types, the split is approximate",
                 "type",
+            )?,
+            largest_free_gpus: add.real_gauges(
+                "largest_free_gpus",
+                "The most GPUs that the plan leaves free in one server, rack, block or zone",
+                "level",
             )?,
             waiting: add.gauges("waiting_jobs", waiting, "reason")?,
             longest_wait: add
@@ -197,18 +219,18 @@ impl Census {
     }
 
     /// Samples the state, with the name of each job's state. O(servers · types of GPU + jobs · log tenants).
-    pub(super) fn sample(
-        &self,
-        state: &State,
-        name_of: impl Fn(&Verdict, &Job) -> &'static str,
-        engine: &str,
-        now: Time,
-    ) {
+    pub fn sample(&self, state: &State, name_of: impl Fn(&Verdict, &Job) -> &'static str, engine: &str, now: Time) {
         self.engine.reset();
         self.engine.with_label_values(&[engine]).set(1);
         self.mode.reset();
         self.mode.with_label_values(&[mode_name(state.mode)]).set(1);
         self.sample_servers(state);
+        let (_, largest) = state.free_gpus();
+        // A level that no server has any more isn't told.
+        self.largest_free_gpus.reset();
+        for (level, free) in largest {
+            self.largest_free_gpus.with_label_values(&[level.name()]).set(free as f64 / 1000.0);
+        }
         self.sample_jobs(state, name_of, now);
     }
 
