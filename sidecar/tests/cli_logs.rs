@@ -83,6 +83,45 @@ fn those_who_may_submit_read_the_logs_of_their_jobs_and_nobody_else_does() {
 }
 
 #[test]
+fn a_reader_of_logs_has_a_share_and_ends_with_its_token() {
+    let folder = TempDir::new().unwrap();
+    let daemon = daemon("127.0.0.1:0", folder.path());
+    let job = folder.path().join("job.toml");
+    let command = format!("sh -c 'echo up; while [ -d {} ]; do sleep 0.1; done'", folder.path().display());
+    let text = format!("name = \"net\"\nmode = \"allreduce\"\nworker = {{ cpu = 1, command = \"{command}\" }}\n");
+    fs::write(&job, text).unwrap();
+    daemon.works(&["submit", job.to_str().unwrap()]);
+    let submits = ["--role", "submit", "--tenant", "default"];
+    let [one, other] = ["one", "other"].map(|name| token(&daemon, folder.path(), name, &submits));
+    let follow = |token: &Path| {
+        let own = ["--server", &daemon.url, "--token-file", token.to_str().unwrap(), "logs", "-f", "net"];
+        let mut command = trainmaster(&own);
+        command.env("XDG_STATE_HOME", folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut following = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(following.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "up\n");
+        following
+    };
+    let mut greedy: Vec<Child> = (0..16).map(|_| follow(&one)).collect();
+    refuses(
+        &as_user(&daemon, &one, folder.path(), &["logs", "net"]),
+        1,
+        &["token one may have 16 logs being read at a time"],
+    );
+    let others = follow(&other);
+
+    daemon.works(&["token", "revoke", "one"]);
+    let last = greedy.pop().unwrap().wait_with_output().unwrap();
+    refuses(&last, 1, &["revoked"]);
+    for mut following in greedy {
+        assert_eq!(following.wait().unwrap().code(), Some(1));
+    }
+    daemon.works(&["cancel", "net"]);
+    assert!(others.wait_with_output().unwrap().status.success(), "another token's reader goes on to the end");
+}
+
+#[test]
 fn what_a_program_prints_after_the_end_of_its_job_is_shown_too() {
     let folder = TempDir::new().unwrap();
     let daemon = daemon("127.0.0.1:0", folder.path());
