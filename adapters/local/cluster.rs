@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use procfs::{Current as _, Meminfo};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Value;
 #[cfg(feature = "schema")]
@@ -328,9 +327,10 @@ impl VirtualServer {
     }
 }
 
-/// The machine's memory in MiB, if the kernel reports it.
+/// The machine's memory in MiB.
 pub(crate) fn machine_memory() -> Option<i64> {
-    i64::try_from(Meminfo::current().ok()?.mem_total >> 20).ok()
+    let info = rustix::system::sysinfo();
+    i64::try_from((info.totalram as u64).saturating_mul(u64::from(info.mem_unit)) >> 20).ok()
 }
 
 /// Reads the kind of each GPU.

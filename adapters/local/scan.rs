@@ -48,6 +48,7 @@ pub(crate) fn stat(pid: i32) -> Option<Stat> {
     read(&Process::new(pid).ok()?)
 }
 
+/// procfs relies on the kernel's format of the file: a program can choose its name, but nothing around it.
 fn read(process: &Process) -> Option<Stat> {
     let stat = process.stat().ok()?;
     // User and system time of the process and of its children.
@@ -66,8 +67,7 @@ pub(crate) fn is_alive(pid: i32, start: u64) -> bool {
     stat(pid).is_some_and(|stat| stat.start == start && !stat.zombie)
 }
 
-/// The beginning of a process's environment, empty if it can't be read. Other processes' environments can be of any
-/// size, and those of other users are closed.
+/// The beginning of a process's environment, which can be of any size. Empty if it can't be read.
 fn environ(process: &Process) -> Vec<u8> {
     let mut environ = Vec::new();
     match process.open_relative("environ").map(|file| file.take(LONGEST_ENVIRON).read_to_end(&mut environ)) {
@@ -124,6 +124,7 @@ fn parse_environ(environ: &[u8], state_id: &str) -> Option<ProcessId> {
 mod tests {
     use std::{
         io::{BufRead as _, BufReader},
+        os::unix::process::CommandExt as _,
         process::{Command, Stdio},
     };
 
@@ -140,18 +141,29 @@ mod tests {
 
     #[test]
     fn a_process_of_any_name_is_seen() {
-        let script = "printf '\\377' > /proc/self/comm; echo renamed; read end";
+        let script = "printf 'a) b (\\377' > /proc/self/comm; echo renamed; read end";
         let mut named = Command::new("sh");
-        named.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        named.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut named = named.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(named.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let pid = named.id() as i32;
         assert!(std::fs::read_to_string(format!("/proc/{pid}/stat")).is_err(), "its name is no text");
-        let seen = stat(pid);
+        let seen = stat(pid).unwrap();
+        let status = std::fs::read(format!("/proc/{pid}/status")).unwrap();
+        let status = String::from_utf8_lossy(&status).into_owned();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+        assert_eq!((seen.zombie, seen.group), (false, pid));
+        // The kernel doesn't count each page at once.
+        let resident = resident.unwrap().parse::<u64>().unwrap() << 10;
+        assert!(seen.memory.abs_diff(resident) < 1 << 20, "{} and {resident}", seen.memory);
         drop(named.stdin.take());
+        while !stat(pid).unwrap().zombie {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!is_alive(pid, seen.start));
         named.wait().unwrap();
-        assert!(seen.is_some_and(|stat| !stat.zombie && stat.start > 0));
+        assert_eq!(stat(pid), None);
     }
 
     #[test]

@@ -8,7 +8,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
-use reqwest::{Method, RequestBuilder, StatusCode, header::AUTHORIZATION};
+use reqwest::{
+    Method, StatusCode,
+    header::{AUTHORIZATION, HeaderMap, HeaderValue},
+};
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
@@ -116,10 +119,14 @@ impl Dashboard {
 
     /// Sends a GET request over a new connection, because requests are few.
     async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Failure> {
+        let mut headers = HeaderMap::new();
+        if let Some(token) = &self.token {
+            let mut token = HeaderValue::from_bytes(token.as_encoded_bytes())?;
+            token.set_sensitive(true);
+            headers.insert(AUTHORIZATION, token);
+        }
         let mut client = Client::new(self.site.clone());
-        let token = self.token.iter().map(MetadataValue::as_encoded_bytes);
-        let fill = |request| token.fold(request, |request: RequestBuilder, token| request.header(AUTHORIZATION, token));
-        client.send(Method::GET, path, fill, MOST_BYTES).await
+        client.send(Method::GET, path, |request| request.headers(headers.clone()), MOST_BYTES).await
     }
 
     fn error(&self, problem: &str, kind: Trouble) -> HeadError {

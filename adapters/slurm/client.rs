@@ -37,10 +37,19 @@ pub const COMMANDS: &[AdapterCommand] = &[
     },
     AdapterCommand {
         name: "metrics",
-        arguments: "",
-        about: "the agent's metrics in Prometheus's text format, for node_exporter's folder of text files",
+        arguments: "[names]",
+        about: "the agent's metrics in Prometheus's text format; names: also those of accounts, partitions and jobs",
         asks_daemon: false,
-        run: |_, _| answer(&json!({"command": "metrics"}), |answer| words(&answer["metrics"]).trim_end().to_owned()),
+        run: |arguments, _| {
+            let names = match arguments {
+                [] => false,
+                [word] if word == "names" => true,
+                _ => bail!("metrics takes nothing or the word names"),
+            };
+            let json = ask(&state_folder()?, &json!({"command": "metrics", "names": names}))?;
+            let metrics = json["metrics"].as_str().ok_or_else(|| anyhow!("the agent has no metrics: {json}"))?;
+            Ok(CommandAnswer { text: metrics.trim_end().to_owned(), json })
+        },
     },
     AdapterCommand {
         name: "mode",
@@ -152,7 +161,8 @@ fn explanation(answer: &Value) -> String {
         let mark = if finding["blocks"] == true { "!" } else { " " };
         format!("{mark} {}", words(&finding["text"]))
     });
-    std::iter::once(format!("job {} ({})", words(&answer["id"]), words(&answer["name"])))
+    let state = answer["state"].as_str().map(|state| format!(": {state}")).unwrap_or_default();
+    std::iter::once(format!("job {} ({}){state}", words(&answer["id"]), words(&answer["name"])))
         .chain(lines)
         .collect::<Vec<_>>()
         .join("\n")
@@ -174,10 +184,10 @@ mod tests {
         assert!(status.contains("the last in 0.13 ms") || status.contains("the last in 0.12 ms"), "{status}");
         assert!(status.ends_with("7    resnet-7  4w+2p    0w+0p  0.0    waits"), "{status}");
         let text = explanation(&json!({
-            "id": 7, "name": "resnet-7",
+            "id": 7, "name": "resnet-7", "state": "waiting",
             "findings": [{"blocks": true, "text": "needs 2"}, {"blocks": false, "text": "ok"}],
         }));
-        assert_eq!(text, "job 7 (resnet-7)\n! needs 2\n  ok");
+        assert_eq!(text, "job 7 (resnet-7): waiting\n! needs 2\n  ok");
     }
 
     #[test]

@@ -4,8 +4,10 @@ use std::{
     error::Error,
     fmt,
     io::Read as _,
+    iter::successors,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -24,6 +26,9 @@ use crate::file::{Wrong, quoted};
 
 /// Maximum bytes of a file with certificate authorities. Those of a whole system have a quarter of that.
 const MOST_CA: u64 = 1 << 20;
+
+/// Maximum age of kept connections. The file of the certificate authority may have been replaced meanwhile.
+const KEPT: Duration = Duration::from_secs(60);
 
 /// Why there is no answer.
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
@@ -53,7 +58,7 @@ impl Url {
             (None, None) => (false, ""),
         };
         let address = rest.strip_suffix('/').unwrap_or(rest);
-        if is_address(address) {
+        if is_address(address) && reqwest::Url::parse(url).is_ok() {
             Ok(Self { is_https, address: address.to_owned() })
         } else {
             Err("write http://host:port or https://host:port".into())
@@ -73,12 +78,6 @@ impl Url {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The host without its port.
-    fn host(&self) -> &str {
-        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
-        host.trim_start_matches('[').trim_end_matches(']')
     }
 }
 
@@ -133,11 +132,11 @@ impl fmt::Display for Site {
     }
 }
 
-/// Sends requests to a site, over connections that it keeps until one fails.
+/// Sends requests to a site, one after the other. It keeps connections for a while, until a request fails.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) site: Site,
-    kept: Option<reqwest::Client>,
+    kept: Option<(reqwest::Client, Instant)>,
 }
 
 impl Client {
@@ -146,7 +145,8 @@ impl Client {
     }
 
     /// Sends a request that `fill` gives its headers and body. Returns the answer's status and body. The caller limits
-    /// the time. A connection that was closed meanwhile is replaced, so a request must be repeatable.
+    /// the time. If a request fails on a kept connection, it is sent once more on a new one, because the server may
+    /// have closed the kept one. So only a first request is sent at most once.
     ///
     /// # Errors
     /// Nothing listens there, it doesn't speak HTTP, its certificate isn't one of the authority's for this host, or the
@@ -155,31 +155,40 @@ impl Client {
         &mut self,
         method: Method,
         path: &str,
-        fill: impl FnOnce(RequestBuilder) -> RequestBuilder,
+        fill: impl Fn(RequestBuilder) -> RequestBuilder,
         most: usize,
     ) -> Result<(StatusCode, Bytes), Failure> {
-        let client = self.kept.take().map_or_else(|| connect(&self.site), Ok)?;
-        let request = fill(client.request(method, format!("{}{path}", self.site)));
-        let answer = request.send().await.map_err(|error| root(&error))?;
-        let status = answer.status();
-        let body = Limited::new(Body::from(answer), most).collect().await.map_err(|error| root(&*error))?;
-        self.kept = Some(client);
-        Ok((status, body.to_bytes()))
+        let url = format!("{}{path}", self.site);
+        if let Some((client, since)) = self.kept.take().filter(|(_, since)| since.elapsed() < KEPT)
+            && let Ok(answer) = exchange(fill(client.request(method.clone(), &url)), most).await
+        {
+            self.kept = Some((client, since));
+            return Ok(answer);
+        }
+        let client = connect(&self.site)?;
+        let answer = exchange(fill(client.request(method, &url)), most).await?;
+        self.kept = Some((client, Instant::now()));
+        Ok(answer)
     }
 }
 
-/// The last cause of an error. Those before it only say that a request failed.
-fn root(mut error: &(dyn Error + 'static)) -> Failure {
-    while let Some(cause) = error.source() {
-        error = cause;
-    }
-    error.to_string().into()
+async fn exchange(request: RequestBuilder, most: usize) -> Result<(StatusCode, Bytes), Failure> {
+    let answer = request.send().await.map_err(|error| causes(&error))?;
+    let status = answer.status();
+    let body = Limited::new(Body::from(answer), most).collect().await.map_err(|error| causes(&*error))?;
+    Ok((status, body.to_bytes()))
+}
+
+/// The causes of an error, without the first text: it repeats the URL.
+fn causes(error: &(dyn Error + 'static)) -> Failure {
+    let causes =
+        successors(error.source(), |cause: &&(dyn Error + 'static)| (*cause).source()).map(ToString::to_string);
+    let text = causes.collect::<Vec<_>>().join(": ");
+    if text.is_empty() { error.to_string().into() } else { text.into() }
 }
 
 /// A client for this site only. The authority's file is read for each, since it may have been replaced.
 fn connect(site: &Site) -> Result<reqwest::Client, Failure> {
-    let again = retry::for_host(site.url.host().to_owned()).max_retries_per_request(1);
-    let again = again.classify_fn(|sent| if sent.error().is_some() { sent.retryable() } else { sent.success() });
     let roots = match (site.url.is_https, &site.ca) {
         (true, Some(ca)) => authority(ca)?,
         (true, None) => return Err("https needs ca, the file of its certificate authority".into()),
@@ -190,9 +199,9 @@ fn connect(site: &Site) -> Result<reqwest::Client, Failure> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     // What a request has is for this server only: no redirections, no proxy.
-    let client = reqwest::Client::builder().redirect(redirect::Policy::none()).no_proxy();
+    let client = reqwest::Client::builder().redirect(redirect::Policy::none()).no_proxy().retry(retry::never());
     // Older dashboards of Ray fail without a user agent.
-    Ok(client.retry(again).tls_backend_preconfigured(tls).user_agent("trainmaster").build()?)
+    Ok(client.tls_backend_preconfigured(tls).user_agent("trainmaster").build()?)
 }
 
 /// The certificates of an authority's file.
@@ -216,6 +225,8 @@ fn authority(ca: &Path) -> Result<RootCertStore, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
@@ -239,23 +250,59 @@ mod tests {
         assert!(error.to_string().contains("length limit exceeded"), "{error}");
     }
 
-    #[tokio::test]
-    async fn a_redirection_is_not_followed() {
+    /// A server that answers the first request of a connection with `yes`, and then closes it, or at the second request
+    /// if `closes_late`. `none`: it answers no request. Returns its address, and counts requests.
+    async fn brief(closes_late: bool, none: bool) -> (String, Arc<AtomicU32>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let (said, asked) = (format!("HTTP/1.1 302 Found\r\nlocation: http://{address}/other\r\n\r\n"), address);
-        let server = tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
-            stream.write_all(said.as_bytes()).await.unwrap();
-            drop(stream);
-            // Nobody comes again.
-            tokio::time::timeout(std::time::Duration::from_millis(300), listener.accept()).await.is_err()
+        let (address, count) = (listener.local_addr().unwrap().to_string(), Arc::new(AtomicU32::new(0)));
+        let counts = count.clone();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                for _ in 0..=u32::from(closes_late) {
+                    if stream.read(&mut [0; 1024]).await.unwrap() == 0 {
+                        break;
+                    }
+                    if counts.fetch_add(1, Ordering::SeqCst) % 2 == 0 && !none {
+                        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyes").await.unwrap();
+                    }
+                }
+            }
         });
-        let mut client = Client::new(Site::plain(asked));
-        let token = |request: RequestBuilder| request.header("authorization", "secret");
-        assert_eq!(client.send(Method::GET, "/", token, 100).await.unwrap().0, StatusCode::FOUND);
-        assert!(server.await.unwrap());
+        (address, count)
+    }
+
+    #[tokio::test]
+    async fn only_requests_on_kept_connections_are_sent_again() {
+        let post = async |client: &mut Client| client.send(Method::POST, "/", |request| request.body("a"), 100).await;
+        let (address, count) = brief(false, true).await;
+        assert!(post(&mut Client::new(Site::plain(address))).await.is_err());
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+
+        // The server reads the second request and closes the connection.
+        let (address, count) = brief(true, false).await;
+        let mut client = Client::new(Site::plain(address));
+        for sent in [1, 3] {
+            assert_eq!(post(&mut client).await.unwrap().1, "yes");
+            assert_eq!(count.load(Ordering::SeqCst), sent);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_abandoned_request_leaves_nothing_behind() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = Client::new(Site::plain(listener.local_addr().unwrap().to_string()));
+        let waits = client.send(Method::GET, "/", |request| request, 100);
+        let abandoned = tokio::time::timeout(Duration::from_millis(100), waits).await;
+        assert!(abandoned.is_err());
+        let (mut first, _) = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 1024]).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyes").await.unwrap();
+        });
+        assert_eq!(client.send(Method::GET, "/", |request| request, 100).await.unwrap().1, "yes");
+        first.read_to_end(&mut Vec::new()).await.unwrap();
     }
 
     #[test]
@@ -264,10 +311,6 @@ mod tests {
             assert_eq!(Url::parse(url).unwrap().to_string(), url);
         }
         assert_eq!(Url::parse("https://a:1/").unwrap().to_string(), "https://a:1");
-        assert_eq!(
-            (Url::parse("https://[::1]:2").unwrap().host(), Url::parse("http://a:2").unwrap().host()),
-            ("::1", "a")
-        );
         for url in [
             "",
             "a:1",
@@ -278,6 +321,8 @@ mod tests {
             "https://a:1/b",
             "http://u@a:1",
             "http://::1:2",
+            // Who reads it as a URL takes the last part for an address in numbers.
+            "http://rack.7:1",
         ] {
             assert!(Url::parse(url).is_err(), "{url}");
         }

@@ -87,7 +87,8 @@ impl RestError {
     }
 }
 
-/// A client of a ResourceManager. Requests are sent one after another.
+/// A client of a ResourceManager. Requests are sent one after another. All but a client's first one may be sent twice,
+/// so requests that change something have a client of their own ([`call`]).
 pub(crate) struct Client {
     http: http::Client,
     /// Maximum wait for an answer.
@@ -121,9 +122,8 @@ impl Client {
     pub(crate) async fn call(&mut self, method: Method, path: &str, json: String) -> Result<Bytes, RestError> {
         let is_put = method == Method::PUT;
         let fill = |request: RequestBuilder| {
-            request.header(ACCEPT, "application/json").header(CONTENT_TYPE, "application/json").body(json)
+            request.header(ACCEPT, "application/json").header(CONTENT_TYPE, "application/json").body(json.clone())
         };
-        // All requests can be repeated without further effects.
         let sent = timeout(self.patience, self.http.send(method, path, fill, MOST_BYTES)).await;
         let sent = sent.map_err(|_| self.away(path, format!("no answer within {:?}", self.patience)))?;
         let (status, body) = sent.map_err(|error| self.away(path, error.to_string()))?;

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use trainmaster_core::text::shown;
 use trainmaster_proto::v1::{ExplainReply, ExplainRequest};
 use trainmaster_terminal::{
     Failure, Mood, Output, Paper, Show,
@@ -34,7 +35,7 @@ pub(crate) async fn run(args: &ExplainArgs, server: &ServerArgs, output: Output)
 #[serde(transparent)]
 struct Explained {
     whole: Value,
-    /// The job and its state, as far as the daemon tells it.
+    /// The job and its state. None if the daemon sends no state.
     #[serde(skip)]
     head: Option<String>,
     #[serde(skip)]
@@ -78,7 +79,8 @@ impl From<ExplainReply> for Explained {
         let mut lines: Vec<_> = reply.lines.into_iter().map(|text| Line { blocks: blocks(&text), text }).collect();
         lines.sort_by_key(|line| !line.blocks);
         let Known { job, name, state, .. } = known;
-        let head = (!state.is_empty()).then(|| format!("job {job}, {name}: {state}"));
+        let head = (!state.is_empty())
+            .then(|| format!("job {job}, {}: {}", shown(&name, usize::MAX), shown(&state, usize::MAX)));
         Self { whole, head, lines }
     }
 }

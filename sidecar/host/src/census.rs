@@ -58,16 +58,6 @@ pub struct Census {
     job_restart: GaugeVec,
 }
 
-/// The build, as labels of a metric that is always 1.
-fn build_info(add: Adder<'_>) -> Result<(), prometheus::Error> {
-    let labels = [("version", env!("CARGO_PKG_VERSION")), ("commit", option_env!("TRAINMASTER_COMMIT").unwrap_or(""))];
-    add.info(
-        "build_info",
-        "1; the labels are the daemon's version, and its commit in a build of `scripts/dist`",
-        &labels,
-    )
-}
-
 /// Metrics of each tenant or queue.
 #[derive(Clone, Debug)]
 struct Group {
@@ -177,7 +167,6 @@ impl Census {
     /// The registry contains them already.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let add = Adder(registry);
-        build_info(add)?;
         let of_jobs = |what: &str, order: &str| format!("{what}, of the {MOST_JOBS} jobs with the {order}");
         let used = "GPUs that jobs were given or still have, by type. Foreign use isn't counted";
         let waiting = "Waiting and rejected jobs, by reason. `held`: paused; `starting`: given slots, not yet started";
@@ -226,7 +215,7 @@ impl Census {
         self.mode.with_label_values(&[mode_name(state.mode)]).set(1);
         self.sample_servers(state);
         let (_, largest) = state.free_gpus();
-        // A level that no server has any more isn't told.
+        // A level that no server has any more isn't reported.
         self.largest_free_gpus.reset();
         for (level, free) in largest {
             self.largest_free_gpus.with_label_values(&[level.name()]).set(free as f64 / 1000.0);

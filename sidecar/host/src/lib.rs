@@ -23,7 +23,7 @@ pub use self::{
     census::{Census, has_names},
     clock::Clock,
     journal::{Beside, Journal, JournalLimits, LateReply, Outcome, Store, Write, Written},
-    metrics::{ERRORS, JournalMetrics, TicketMetrics},
+    metrics::{ERRORS, JournalMetrics, TicketMetrics, build_info},
     programs::{Answers, answer, assignment},
     start::begin,
     tickets::{Made, Ran, Run, TicketLimits, Tickets},

@@ -19,6 +19,16 @@ fn word(source: Source) -> &'static str {
     }
 }
 
+/// Registers the build, as labels of a metric that is always 1.
+///
+/// # Errors
+/// The registry contains it already.
+pub fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
+    let labels = [("version", env!("CARGO_PKG_VERSION")), ("commit", option_env!("TRAINMASTER_COMMIT").unwrap_or(""))];
+    let help = "1; the labels are the version, and the commit in a build of `scripts/dist`";
+    Adder(registry).info("build_info", help, &labels)
+}
+
 /// Metrics of a journal. Clones share them.
 #[derive(Clone, Debug)]
 pub struct JournalMetrics {

@@ -28,7 +28,8 @@ pub use self::{
         batch_to_wire, observed_slot, observed_slot_to_wire, role_from_wire, role_to_wire, slots_to_wire, work_to_wire,
     },
     status::{
-        CRASHING, JOB_STATES, end_name, job_state, job_status, mode_from_wire, mode_name, mode_to_wire, verdict_text,
+        CRASHING, Explained, JOB_STATES, end_name, job_state, job_status, mode_from_wire, mode_name, mode_to_wire,
+        verdict_text,
     },
 };
 

@@ -1,7 +1,7 @@
 //! Conversion of jobs' states for users.
 
-use serde::Serializer;
-use trainmaster_core::{End, Job, Mode, Phase, Shape, State, Verdict, fit::Prediction};
+use serde::{Serialize, Serializer};
+use trainmaster_core::{End, Job, Mode, Phase, Shape, State, Verdict, explain::Explanation, fit::Prediction};
 
 use crate::{ConvertError, job::external_to_wire, slot::slots_to_wire, v1};
 
@@ -81,6 +81,16 @@ pub fn job_state(verdict: &Verdict, job: &Job) -> &'static str {
         // Its end follows at once.
         Verdict::Stop(_) => "stopping",
     }
+}
+
+/// An explanation with the state of its job, for JSON.
+#[derive(Debug, Serialize)]
+pub struct Explained<'a> {
+    /// The state, as lists name it.
+    pub state: &'a str,
+    /// The explanation.
+    #[serde(flatten)]
+    pub explanation: Explanation,
 }
 
 /// Whether slots of an earlier incarnation run.

@@ -19,14 +19,14 @@ use trainmaster_core::{Budget, End, Event, EventError, JobId, Mode, Role, Schedu
 use trainmaster_feed::{JobAssignment, Standing, Unavailable};
 use trainmaster_host::{
     Answers, Census, Clock, Journal, JournalLimits, JournalMetrics, LateReply, Made, TicketLimits, TicketMetrics,
-    Tickets, assignment, begin,
+    Tickets, assignment, begin, build_info, has_names,
 };
 use trainmaster_net::Adder;
-use trainmaster_proto::{Progress, job_state};
+use trainmaster_proto::{Explained, Progress, job_state};
 
 use crate::{
     config::{Config, Watched},
-    control::{Command, Explained, JobStatus, Status, answer},
+    control::{Answer, Command, JobStatus, Status, answer},
     feed::{Request, Services, start},
     journal::{JournalFile, restore},
 };
@@ -120,6 +120,7 @@ impl Agent {
         }
         fs::write(&file_mode, &name)?;
         let registry = Registry::new();
+        build_info(&registry).map_err(io::Error::other)?;
         let census = Census::register(&registry).map_err(io::Error::other)?;
         let refusals = Adder(&registry).counter("refusals_total", "Issued changes that a manager refused");
         let refusals = refusals.map_err(io::Error::other)?;
@@ -473,10 +474,12 @@ impl Agent {
                 answer(&self.status())
             }
             Command::Status {} => answer(&self.status()),
-            Command::Metrics {} => {
+            Command::Metrics { names } => {
                 let now = self.clock.now();
                 self.census.sample(self.scheduler.state(), job_state, self.scheduler.engine_name(), now);
-                match TextEncoder::new().encode_to_string(&self.registry.gather()) {
+                let mut families = self.registry.gather();
+                families.retain(|family| names || !family.get_metric().iter().any(has_names));
+                match TextEncoder::new().encode_to_string(&families) {
                     Ok(metrics) => json!({ "metrics": metrics }),
                     Err(error) => json!({ "error": error.to_string() }),
                 }
@@ -493,7 +496,9 @@ impl Agent {
                 let now = self.clock.now();
                 match found.and_then(|id| self.scheduler.explain(now, id)) {
                     Some(explanation) => {
-                        answer(&Explained { id: self.translator.native(explanation.job), explanation })
+                        let job = state.job(explanation.job).expect("it is explained");
+                        let explained = Explained { state: job_state(&state.effective(job), job), explanation };
+                        answer(&Answer { id: self.translator.native(job.id), explained })
                     }
                     None => {
                         let problem = format!("job {job:?} is not one of Trainmaster's active jobs");

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use trainmaster_core::{Mode, explain::Explanation};
+use trainmaster_core::Mode;
+use trainmaster_proto::Explained;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -16,7 +17,11 @@ pub(crate) enum Command {
         job: String,
     },
     /// Metrics in Prometheus's text format.
-    Metrics {},
+    Metrics {
+        /// Whether those with names of tenants, queues and jobs are among them.
+        #[serde(default)]
+        names: bool,
+    },
     /// The off switch.
     Mode {
         /// The new mode.
@@ -67,10 +72,10 @@ pub(crate) struct JobStatus {
 
 /// The answer to [`Command::Explain`].
 #[derive(Debug, Serialize)]
-pub(crate) struct Explained {
+pub(crate) struct Answer<'a> {
     pub(crate) id: Option<u32>,
     #[serde(flatten)]
-    pub(crate) explanation: Explanation,
+    pub(crate) explained: Explained<'a>,
 }
 
 pub(crate) fn answer(answer: &impl Serialize) -> Value {
@@ -86,6 +91,7 @@ mod tests {
         let read = |text| serde_json::from_str::<Command>(text);
         assert_eq!(read(r#"{"command":"mode","mode":"paused"}"#).unwrap(), Command::Mode { mode: Mode::Paused });
         assert_eq!(read(r#"{"command":"explain","job":"7"}"#).unwrap(), Command::Explain { job: "7".into() });
+        assert_eq!(read(r#"{"command":"metrics"}"#).unwrap(), Command::Metrics { names: false });
         assert_eq!(read(r#"{"command":"status"}"#).unwrap(), Command::Status {});
         assert!(read(r#"{"command":"mode","mode":"off"}"#).unwrap_err().to_string().contains("paused"));
         assert!(read(r#"{"command":"reboot"}"#).unwrap_err().to_string().contains("explain"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use trainmaster_core::{End, Event, EventError, Job, JobId, Mode, Time, Verdict, explain::Topic, text::shown};
 use trainmaster_feed::{JobAssignment, Standing};
 use trainmaster_host::Outcome;
-use trainmaster_proto::{end_name, job_status, mode_name, v1};
+use trainmaster_proto::{Explained, end_name, job_status, mode_name, v1};
 
 use super::{
     answers::{HostError, Reply, Submission, Submitted, Unwritten},
@@ -261,7 +261,8 @@ impl Owner {
             _ => true,
         });
         let lines = explanation.findings.iter().map(|finding| finding.text.clone()).collect();
-        let json = serde_json::to_string(&explanation).expect("an explanation is plain data");
+        let json = serde_json::to_string(&Explained { state: &status.state, explanation });
+        let json = json.expect("an explanation is plain data");
         Some(EndedJob { status, lines, json, token_hash: found.token_hash })
     }
 

@@ -3,7 +3,7 @@
 use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 use tonic::Code;
 use trainmaster_core::{End, Job, Span, Time};
-use trainmaster_host::{Census, ERRORS, JournalMetrics, TicketMetrics};
+use trainmaster_host::{Census, ERRORS, JournalMetrics, TicketMetrics, build_info};
 use trainmaster_net::Adder;
 use trainmaster_proto::{end_name, v1};
 
@@ -82,6 +82,7 @@ impl HostMetrics {
     /// Registers the metrics.
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let add = Adder(registry);
+        build_info(registry)?;
         Ok(Self {
             tickets: TicketMetrics::register(registry)?,
             journal: JournalMetrics::register(registry)?,

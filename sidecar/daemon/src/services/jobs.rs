@@ -9,18 +9,17 @@ use std::{
 
 use futures_util::{Stream, stream};
 use prost::Message;
-use serde::Serialize;
 use tokio::{
     sync::{Mutex, Semaphore, watch},
     task::spawn_blocking,
     time::{sleep, timeout},
 };
 use tonic::{Request, Response, Status};
-use trainmaster_core::{JobSpec, Verdict, explain::Explanation, reason::Reason};
+use trainmaster_core::{JobSpec, Verdict, reason::Reason};
 use trainmaster_feed::Token;
 use trainmaster_manager::{CheckJob, Launch};
 use trainmaster_proto::{
-    external_from_wire, spec_from_job,
+    Explained, external_from_wire, spec_from_job,
     v1::{
         self,
         jobs_server::{Jobs, JobsServer},
@@ -75,28 +74,32 @@ struct Listed {
     version: u64,
     hash: blake3::Hash,
     reply: v1::ListReply,
-    /// Made for the first who names jobs.
-    places: OnceLock<Places>,
+    places: Places,
 }
 
-/// Where the jobs are in a list.
+/// Where the jobs are in a list. Computed when a watcher first needs it.
+#[derive(Default)]
 struct Places {
-    numbers: HashMap<u64, usize>,
-    /// All, by name and number.
-    names: Vec<usize>,
+    numbers: OnceLock<HashMap<u64, usize>>,
+    /// Indices of all jobs, sorted by name, then number.
+    names: OnceLock<Vec<usize>>,
 }
 
 impl Places {
-    fn new(jobs: &[v1::JobStatus]) -> Self {
-        let mut names: Vec<usize> = (0..jobs.len()).collect();
-        names.sort_unstable_by_key(|at| (&jobs[*at].name, jobs[*at].job));
-        Self { numbers: jobs.iter().enumerate().map(|(at, job)| (job.job, at)).collect(), names }
+    fn job<'a>(&self, jobs: &'a [v1::JobStatus], number: u64) -> Option<&'a v1::JobStatus> {
+        let numbers = || jobs.iter().enumerate().map(|(at, job)| (job.job, at)).collect();
+        jobs.get(*self.numbers.get_or_init(numbers).get(&number)?)
     }
 
     /// The jobs of a name, the newest first.
     fn named<'a>(&'a self, jobs: &'a [v1::JobStatus], name: &'a str) -> impl Iterator<Item = &'a v1::JobStatus> {
-        let end = self.names.partition_point(|at| jobs[*at].name.as_str() <= name);
-        self.names[..end].iter().rev().map(|at| &jobs[*at]).take_while(move |job| job.name == name)
+        let names = self.names.get_or_init(|| {
+            let mut names: Vec<usize> = (0..jobs.len()).collect();
+            names.sort_unstable_by_key(|at| (&jobs[*at].name, jobs[*at].job));
+            names
+        });
+        let end = names.partition_point(|at| jobs[*at].name.as_str() <= name);
+        names[..end].iter().rev().map(|at| &jobs[*at]).take_while(move |job| job.name == name)
     }
 }
 
@@ -113,7 +116,7 @@ impl JobsService {
             return Ok(listed.clone());
         }
         let reply = list(&self.host, all, false, Scope::All).await?;
-        let listed = Listed { version, hash: blake3::hash(&reply.encode_to_vec()), reply, places: OnceLock::new() };
+        let listed = Listed { version, hash: blake3::hash(&reply.encode_to_vec()), reply, places: Places::default() };
         Ok(newest.insert(Arc::new(listed)).clone())
     }
 
@@ -293,15 +296,15 @@ impl Named {
         Self(names.into_iter().map(|name| (name.clone(), name.parse().ok())).collect())
     }
 
-    /// These jobs of a list, as far as the watcher sees them. O(names · log(jobs)), and O(others' jobs of its names).
+    /// These jobs of a list, as far as the watcher sees them. O(names · log jobs + jobs of these names that it can't
+    /// see), after O(jobs · log jobs) once for each list. A name that no job has is searched in each list.
     fn choose(&mut self, list: &Listed, scope: &Scope) -> Vec<v1::JobStatus> {
         let jobs = &list.reply.jobs;
-        let places = list.places.get_or_init(|| Places::new(jobs));
         for (name, number) in self.0.iter_mut().filter(|(_, number)| number.is_none()) {
-            *number = places.named(jobs, name).find(|job| scope.sees_status(job)).map(|job| job.job);
+            *number = list.places.named(jobs, name).find(|job| scope.sees_status(job)).map(|job| job.job);
         }
         let numbers: BTreeSet<u64> = self.0.values().copied().flatten().collect();
-        let found = numbers.iter().filter_map(|number| jobs.get(*places.numbers.get(number)?));
+        let found = numbers.iter().filter_map(|number| list.places.job(jobs, *number));
         found.filter(|job| scope.sees_status(job)).cloned().collect()
     }
 }
@@ -382,14 +385,6 @@ fn shell(list: &v1::ListReply) -> v1::ListReply {
     }
 }
 
-/// The JSON of an explanation.
-#[derive(Serialize)]
-struct Explained {
-    state: &'static str,
-    #[serde(flatten)]
-    explanation: Explanation,
-}
-
 fn explain_ended(ended: &EndedJob) -> v1::ExplainReply {
     let v1::JobStatus { state, reason, .. } = &ended.status;
     let first = if reason.is_empty() { state.clone() } else { format!("{state}: {reason}") };
@@ -411,7 +406,7 @@ mod tests {
         };
         let jobs = [(1, "b", "x"), (7, "a", "y"), (3, "a", "x"), (5, "a", "x"), (9, "ab", "x"), (2, "", "x")];
         let reply = v1::ListReply { jobs: jobs.map(job).into(), ..v1::ListReply::default() };
-        let listed = Listed { version: 1, hash: blake3::hash(b""), reply, places: OnceLock::new() };
+        let listed = Listed { version: 1, hash: blake3::hash(b""), reply, places: Places::default() };
         let seen = |names: &[&str], scope: &Scope| {
             let mut named = Named::new(names.iter().map(|name| (*name).into()).collect());
             named.choose(&listed, scope).iter().map(|job| job.job).collect::<Vec<_>>()
