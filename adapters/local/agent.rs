@@ -194,9 +194,10 @@ impl Agent {
         let done = launch::done_file(&self.state.job(id.job, &record.name), id);
         // The name is enough: a program can only say so of itself.
         let exit = if exit == Exit::Unknown && done.symlink_metadata().is_ok() { Exit::Code(0) } else { exit };
-        let detail = detail(&record.log, record.log_start);
+        let said = logs::last_line(&record.log, record.log_start);
         let now = self.now();
-        if let Some(note) = self.fleet.exited(now, id, Failure { exit, detail }) {
+        let failure = Failure { exit, said, log: Some(record.log) };
+        if let Some(note) = self.fleet.exited(now, id, failure) {
             tracing::warn!(job = id.job, name = record.name, incarnation = id.incarnation, "{note}");
         }
         outbox.touch(now);
@@ -329,11 +330,4 @@ impl Manager for Agent {
 
 async fn watched(id: ProcessId, watch: Watch) -> (ProcessId, Exit) {
     (id, watch.ended().await)
-}
-
-fn detail(log: &Path, start: u64) -> String {
-    match logs::last_line(log, start) {
-        Some(line) => format!("log {}: {line:?}", log.display()),
-        None => format!("log {}, empty", log.display()),
-    }
 }

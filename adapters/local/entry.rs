@@ -38,9 +38,10 @@ fn check(launch: &Launch, spec: &JobSpec) -> Result<(), String> {
         ("worker.command", Some(spec.worker.command.trim())),
         ("server.command", server.filter(|text| !text.is_empty())),
     ];
-    commands.into_iter().filter_map(|(key, command)| Some((key, command?))).try_for_each(|(key, command)| {
-        programs.resolve(command).map(drop).map_err(|problem| format!("{key}: {problem}"))
-    })
+    commands
+        .into_iter()
+        .filter_map(|(key, command)| Some((key, command?)))
+        .try_for_each(|(key, command)| programs.check(command).map_err(|problem| format!("{key}: {problem}")))
 }
 
 fn examine(launch: &Launch) -> Vec<Check> {

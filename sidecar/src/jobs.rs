@@ -251,7 +251,8 @@ impl JobText for JobStatus {
     fn bar(&self, width: usize) -> String {
         let end = self.predicted_epochs.unwrap_or_else(|| f64::from(self.max_epochs)).max(f64::from(self.epoch));
         let part = if self.state == "completed" { 1.0 } else { f64::from(self.epoch) / end.max(1.0) };
-        format!("{} {:3.0} %", bar(part, width), part * 100.0)
+        // On a narrow terminal, the end is cut.
+        format!("{:3.0} % {}", part * 100.0, bar(part, width))
     }
 
     fn end(&self) -> String {
@@ -403,12 +404,12 @@ mod tests {
             };
             job.bar(12)
         };
-        assert_eq!(bar("running", 10, None, None), "[===>      ]  25 %");
-        assert_eq!(bar("running", 10, Some(20.0), None), "[=====>    ]  50 %");
-        assert_eq!(bar("running", 30, Some(20.0), None), "[==========] 100 %", "the prediction was too low");
-        assert_eq!(bar("completed", 10, None, Some(1)), "[==========] 100 %");
-        assert_eq!(bar("cancelled", 10, None, Some(1)), "[===>      ]  25 %");
-        assert_eq!(bar("waiting", 0, Some(f64::NAN), None), "[          ]   0 %");
+        assert_eq!(bar("running", 10, None, None), " 25 % [===>      ]");
+        assert_eq!(bar("running", 10, Some(20.0), None), " 50 % [=====>    ]");
+        assert_eq!(bar("running", 30, Some(20.0), None), "100 % [==========]", "the prediction was too low");
+        assert_eq!(bar("completed", 10, None, Some(1)), "100 % [==========]");
+        assert_eq!(bar("cancelled", 10, None, Some(1)), " 25 % [===>      ]");
+        assert_eq!(bar("waiting", 0, Some(f64::NAN), None), "  0 % [          ]");
     }
 
     #[test]

@@ -17,14 +17,18 @@ use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 use trainmaster_core::{
     Settings,
-    engine::{DefaultValue, Entry},
+    engine::Entry,
     settings::Parameter,
     text::{LONGEST, read_toml},
 };
 use trainmaster_daemon::{Config, Daemon, Flags, LogFormat, LogLines, ServeError, merge, settings_table};
 use trainmaster_manager::Adapters;
 use trainmaster_terminal::stop::StopSignals;
-use trainmaster_terminal::{Failure, Output, Paper, Show, client::ServerArgs, found::Note};
+use trainmaster_terminal::{
+    Failure, Output, Paper, Show,
+    client::{ServerArgs, TOKEN_FILE},
+    found::Note,
+};
 
 use super::{engines::entry, traces::Traces};
 
@@ -149,6 +153,12 @@ impl Assignment {
             )
         })?;
         let is_outside = |key: &String| key.starts_with("scheduler") || CONFIGURATION.contains(&key.as_str());
+        if let Some(unknown) = table.keys().find(|key| !is_outside(key) && !SETTINGS.contains(&key.as_str())) {
+            let (all, scheduler) = (CONFIGURATION.join(", "), SETTINGS.join(", "));
+            return Err(anyhow!(
+                "{unknown}: unknown key; the configuration has {all}, and [scheduler] has {scheduler}"
+            ));
+        }
         let inside = |table| Table::from_iter([("scheduler".to_owned(), toml::Value::Table(table))]);
         Ok(if table.keys().all(is_outside) { table } else { inside(table) })
     }
@@ -198,8 +208,10 @@ impl ServeArgs {
     /// The configuration in force: that of [`with_variable`], and the keys of `--set` over it.
     fn config(&self, available: Adapters, server: &ServerArgs, variable: &str) -> anyhow::Result<Config> {
         let mut flags = self.flags.clone();
-        // The token file of clients is the administrator's token of the daemon.
-        flags.admin_token_file = flags.admin_token_file.or_else(|| server.token_file().cloned());
+        // A given token file is the administrator's. The variable is for clients alone, because
+        // it may name a token of another role or of another daemon.
+        let own = |file: &&PathBuf| env::var_os(TOKEN_FILE).is_none_or(|variable| variable != file.as_os_str());
+        flags.admin_token_file = flags.admin_token_file.or_else(|| server.token_file().filter(own).cloned());
         let (mut config, more) = with_variable(&flags, variable)?;
         config.available = available;
         let most = set(&mut config, &self.set).map_err(|error| anyhow!("--set: {error}"))?;
@@ -263,6 +275,12 @@ pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, out
         let noted = note.write(daemon.url());
         if let Err(error) = &noted {
             tracing::warn!(%error, token_file = %note.token_file.display(), "other commands need --token-file");
+        }
+        if whole(config.settings.clone()).parameters.get("on_change") == Some(&Parameter::Flag(false)) {
+            let engine = &config.settings.engine;
+            tracing::warn!(
+                "{engine} decides at its interval only; with on_change = true also when a job comes or ends"
+            );
         }
         // The reader of the output may be gone, but the clients aren't.
         let _ = output.stream(&serving(&daemon));
@@ -341,12 +359,7 @@ impl Show for Serving {
 /// Settings with all parameters of their engine.
 fn whole(mut settings: Settings) -> Settings {
     for parameter in entry(&settings.engine).map(Entry::parameters).unwrap_or_default() {
-        let default = match parameter.default {
-            DefaultValue::Number(number) => Parameter::Number(number),
-            DefaultValue::Flag(flag) => Parameter::Flag(flag),
-            DefaultValue::Text(text) => Parameter::Text(text.into()),
-        };
-        settings.parameters.entry(parameter.name.into()).or_insert(default);
+        settings.parameters.entry(parameter.name.into()).or_insert_with(|| parameter.default.into());
     }
     settings
 }
@@ -518,7 +531,7 @@ mod tests {
             (&["--set", "stability.min_rum=5s"], "--set: scheduler.stability.min_rum: unknown field `min_rum`"),
             (&["--set", "stability.min_run=soon"], "--set: scheduler.stability.min_run: \"soon\" is not allowed"),
             (&["--set", "stability.payback=-1"], "-1 must be 0 or more"),
-            (&["--set", "nothing.here=1"], "unknown field `nothing`"),
+            (&["--set", "nothing.here=1"], "nothing: unknown key; the configuration has adapters, "),
             (
                 &["--set", "limits.jobs=many"],
                 "--set: limits.jobs: invalid type: string \"many\", expected a whole number",

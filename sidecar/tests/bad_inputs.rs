@@ -193,7 +193,7 @@ const CLUSTERS: [(&str, &[&str]); 10] = [
 ];
 
 /// Flags. Exit code 2 is wrong usage, 1 a file or value, 3 a daemon that isn't there.
-const FLAGS: [(&[&str], i32, &[&str]); 24] = [
+const FLAGS: [(&[&str], i32, &[&str]); 25] = [
     (&["frobnicate"], 2, &["'frobnicate'", "--help"]),
     (&["jobs", "--frobnicate"], 2, &["'--frobnicate'", "--help"]),
     (&["jobs", "--state", "asleep"], 2, &["'asleep'", "--state", "waiting, paused, starting, running"]),
@@ -214,6 +214,7 @@ const FLAGS: [(&[&str], i32, &[&str]); 24] = [
     (&["submit", "."], 1, &[". can't be read", "Is a directory"]),
     (&["mode", "fast"], 2, &["'fast'", "active, shadow, paused"]),
     (&["serve", "--set", "interval"], 2, &["'interval'", "KEY=VALUE"]),
+    (&["serve", "--set", "limitz.jobs=3"], 1, &["limitz: unknown key", "limits", "stability"]),
     (&["serve", "--set", "interval=fast", "--print-config"], 1, &["parameters.interval: \"fast\"", "such as \"30s\""]),
     (
         &["serve", "--set", "stability.min_runs=5s", "--print-config"],

@@ -5,6 +5,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Output, Stdio},
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -104,11 +105,14 @@ fn a_reader_of_logs_has_a_share_and_ends_with_its_token() {
         following
     };
     let mut greedy: Vec<Child> = (0..16).map(|_| follow(&one)).collect();
-    refuses(
-        &as_user(&daemon, &one, folder.path(), &["logs", "net"]),
-        1,
-        &["token one may have 16 logs being read at a time"],
-    );
+    let more = || as_user(&daemon, &one, folder.path(), &["logs", "net"]);
+    refuses(&more(), 1, &["token one may have 16 logs being read at a time"]);
+    greedy[0].kill().unwrap();
+    greedy.remove(0).wait().unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while !more().status.success() {
+        assert!(Instant::now() < end, "a reader that went away still counts");
+    }
     let others = follow(&other);
 
     daemon.works(&["token", "revoke", "one"]);
@@ -224,6 +228,23 @@ fn the_log_is_json_if_asked() {
         let ended = lines.iter().find(|line| line["message"] == "a job ended").expect("the job's end");
         assert_eq!((&ended["name"], &ended["level"]), (&"first".into(), &"INFO".into()));
         assert!(ended["timestamp"].is_string() && ended["target"].is_string(), "{ended}");
+    }
+}
+
+#[test]
+fn an_engine_that_lets_jobs_wait_for_a_timer_says_so() {
+    let folder = TempDir::new().unwrap();
+    for (flags, warns) in [
+        (&["--engine", "drf"][..], true),
+        (&["--engine", "drf", "--set", "on_change=true"], false),
+        (&["--engine", "optimus"], false),
+        (&["--engine", "fifo"], false),
+    ] {
+        let (daemon, mut log) = logging(&folder.path().join("state"), flags);
+        assert_eq!(daemon.terminate(), Some(0));
+        let mut text = String::new();
+        log.read_to_string(&mut text).unwrap();
+        assert_eq!(text.contains("on_change = true"), warns, "{flags:?}: {text}");
     }
 }
 

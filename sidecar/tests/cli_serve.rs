@@ -481,6 +481,19 @@ fn one_token_file_serves_both_ends() {
 }
 
 #[test]
+fn the_clients_variable_does_not_make_a_token_the_administrators() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("token");
+    private(&file, &format!("{TOKEN}\n"));
+    let state = folder.path().join("state");
+    let mut command = Served::command("127.0.0.1:0", "none", &state, &[]);
+    command.env("TRAINMASTER_TOKEN_FILE", &file);
+    let daemon = Served::of(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    refuses(&daemon.ask(&["--token-file", file.to_str().unwrap(), "jobs"]), 1, &["this token is not known"]);
+    daemon.works(&["--token-file", state.join("admin.token").to_str().unwrap(), "jobs"]);
+}
+
+#[test]
 fn a_first_start_makes_a_token_that_only_its_owner_reads() {
     let folder = TempDir::new().unwrap();
     let state = folder.path().join("state");

@@ -1,6 +1,6 @@
 //! Actions on processes, and their rules.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use trainmaster_manager::SlotId;
 
@@ -44,12 +44,13 @@ impl Policy {
     }
 }
 
-/// How a process ended, with details about the cause.
+/// How a process ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
-    /// Log file and last line, or the reason why it didn't start.
-    pub(crate) detail: String,
+    /// The log's last line, or the reason why it didn't start.
+    pub(crate) said: Option<String>,
+    pub(crate) log: Option<PathBuf>,
 }
 
 impl Failure {
@@ -60,7 +61,17 @@ impl Failure {
             Exit::Unknown => "ended".to_owned(),
             Exit::NotStarted => "could not be started".to_owned(),
         };
-        format!("{how} ({})", self.detail)
+        match &self.said {
+            Some(cause) if self.exit == Exit::NotStarted => format!("{how}: {cause}"),
+            Some(line) => format!("{how}: {line:?}"),
+            None => how,
+        }
+    }
+
+    /// Where there is more, for the end of a message.
+    pub(super) fn place(&self) -> String {
+        let empty = if self.said.is_none() { ", empty" } else { "" };
+        self.log.as_ref().map(|log| format!(" (log {}{empty})", log.display())).unwrap_or_default()
     }
 }
 

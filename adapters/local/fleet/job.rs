@@ -236,6 +236,7 @@ impl Job {
                 self.note += ", with all of the job";
             }
         }
+        self.note += &failure.place();
         Some(&self.note)
     }
 

@@ -117,7 +117,7 @@ impl Fleet {
     /// Handles a process that couldn't be started. Returns a message for people.
     pub(crate) fn not_started(&mut self, now: Duration, id: ProcessId, cause: String) -> Option<&str> {
         let now = self.now(now);
-        let failure = Failure { exit: Exit::NotStarted, detail: cause };
+        let failure = Failure { exit: Exit::NotStarted, said: Some(cause), log: None };
         self.jobs.get_mut(&id.job)?.not_started(id.incarnation, id.slot, &failure, now, &self.policy)
     }
 

@@ -98,6 +98,10 @@ pub(super) mod limits {
             if is_gpu(&name) && name.contains(['|', '*']) {
                 return Err(wrong("limit gpu, or one type, such as \"gpu:a100\"".to_owned()));
             }
+            let known = [("gpus", "gpu"), ("cpus", "cpu"), ("cores", "cpu"), ("mem", "memory"), ("ram", "memory")];
+            if let Some((_, right)) = known.iter().find(|(other, _)| *other == name) {
+                return Err(wrong(format!("the resource is called {right}")));
+            }
             Ok((name.clone(), Unit::of(&name).parse(&text).map_err(|error| wrong(error.to_string()))?))
         };
         let limits = tables.into_iter().map(|(owner, table)| {

@@ -289,6 +289,8 @@ mod tests {
             ("[stability]\nmin_rum = \"1s\"", "unknown field `min_rum`"),
             ("[queues.batch]\nmemory = 4", "queue or tenant batch: memory: \"4\""),
             ("[tenants.a]\n\"gpu:*\" = 4", "gpu:*: limit gpu, or one type"),
+            ("[tenants.a]\ngpus = 1", "tenant a: gpus: the resource is called gpu"),
+            ("[queues.b]\nmem = \"1GiB\"", "mem: the resource is called memory"),
             ("refusal_backoff = \"x\"", "refusal_backoff = \"x\""),
             ("[parameters]\na = []", "a number, true, false or a string"),
             ("[caps]\nutility = -1", "-1 must be 0 or more"),

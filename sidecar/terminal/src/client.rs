@@ -29,6 +29,9 @@ const LARGEST_ANSWER: usize = 256 << 20;
 /// Maximum bytes of a file with certificates.
 const LONGEST_PEM: u64 = 1 << 20;
 
+/// The variable with the path of the token file.
+pub const TOKEN_FILE: &str = "TRAINMASTER_TOKEN_FILE";
+
 /// Address and credentials of the daemon, for all commands.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Daemon")]
@@ -37,7 +40,7 @@ pub struct ServerArgs {
     #[arg(long, global = true, env = "TRAINMASTER_SERVER", value_name = "ADDRESS", default_value = DEFAULT)]
     server: String,
     /// File with a token for the daemon [default: that of a daemon of this user on this machine]
-    #[arg(long, global = true, env = "TRAINMASTER_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, global = true, env = TOKEN_FILE, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Certificate authority of an https daemon, in PEM
     #[arg(long, global = true, env = "TRAINMASTER_CA", value_name = "FILE")]

@@ -26,6 +26,14 @@ pub enum Failure {
         /// Error of the system.
         cause: String,
     },
+    /// Something answers there, but can't be talked to. Exit code 3.
+    #[error("{address} can't be used: {cause}")]
+    Unusable {
+        /// Address of the daemon.
+        address: String,
+        /// Error of the system, and what to do.
+        cause: String,
+    },
     /// `doctor` found a problem, and printed it. Exit code 4.
     #[error("{0}")]
     Unwell(String),
@@ -37,9 +45,11 @@ pub enum Failure {
 /// Texts of errors about lost connections.
 const LOST: [&str; 3] = ["connection closed", "reset by peer", "roken pipe"];
 
-/// Advice for some errors of connections.
-const HINTS: [(&str, &str); 7] = [
-    ("Timeout expired", ": it didn't answer in time; --answer-timeout gives it more"),
+/// Text of an error about time.
+const LATE: &str = "Timeout expired";
+
+/// Advice for some errors of connections to something that is there.
+const HINTS: [(&str, &str); 6] = [
     ("UnknownIssuer", ": --ca names the file of the authority that certifies it"),
     ("not valid for name", ": call it by a name in its certificate, or add this one: `trainmaster certs init --host`"),
     (
@@ -76,7 +86,7 @@ impl Failure {
             Self::Closed => 0,
             Self::Refused(_) => 1,
             Self::Usage(_) => 2,
-            Self::Unreachable { .. } => 3,
+            Self::Unreachable { .. } | Self::Unusable { .. } => 3,
             Self::Unwell(_) => 4,
         })
     }
@@ -96,10 +106,14 @@ impl Failure {
                 };
                 Self::Unreachable { address: address.into(), cause: format!("{cause}: {why}") }
             }
-            None => {
-                let hint = HINTS.iter().find(|(known, _)| cause.contains(known)).map_or("", |(_, hint)| hint);
-                Self::Unreachable { address: address.into(), cause: format!("{cause}{hint}") }
+            None if cause.contains(LATE) => {
+                let cause = format!("{cause}: it didn't answer in time; --answer-timeout gives it more");
+                Self::Unreachable { address: address.into(), cause }
             }
+            None => match HINTS.iter().find(|(known, _)| cause.contains(known)) {
+                Some((_, hint)) => Self::Unusable { address: address.into(), cause: format!("{cause}{hint}") },
+                None => Self::Unreachable { address: address.into(), cause },
+            },
         }
     }
 

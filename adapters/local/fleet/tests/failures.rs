@@ -77,7 +77,7 @@ fn too_many_failures_end_the_job_with_a_reason() {
     world.pass(100_000);
     let observed = world.fleet.observe(world.now);
     assert_eq!(observed[&1].phase(), ObservedPhase::Failed);
-    assert_eq!(observed[&1].message, "worker 0 was ended by signal 6 (log); given up after 3 failures");
+    assert_eq!(observed[&1].message, "worker 0 was ended by signal 6; given up after 3 failures");
     assert!(world.living.is_empty());
     world.plan(vec![run(1, 1, 2, 2, 0)]);
     assert!(world.living.is_empty(), "not by a change in place");
@@ -186,7 +186,7 @@ fn people_hear_of_every_failure_and_of_nothing_else() {
     world.fleet.policy.failures = 3;
     world.plan(vec![run(1, 1, 1, 3, 1)]);
     let mut ends = |id, exit| {
-        let failure = Failure { exit, detail: "log /l: \"boom\"".into() };
+        let failure = Failure { exit, said: Some("boom".into()), log: Some("/l".into()) };
         world.living.remove(&id);
         let note = world.fleet.exited(world.now, id, failure).map(ToOwned::to_owned);
         world.pass(600);
@@ -195,11 +195,11 @@ fn people_hear_of_every_failure_and_of_nothing_else() {
     assert_eq!(ends(worker(1, 1, 0), Exit::Code(0)), None);
     assert_eq!(
         ends(worker(1, 1, 1), Exit::Code(3)).unwrap(),
-        "worker 1 ended with exit code 3 (log /l: \"boom\"); failure 1 of 3, again after 500ms"
+        "worker 1 ended with exit code 3: \"boom\"; failure 1 of 3, again after 500ms (log /l)"
     );
     assert_eq!(
         ends(server(1, 1, 0), Exit::Signal(9)).unwrap(),
-        "server 0 was ended by signal 9 (log /l: \"boom\"); failure 1 of 3, again after 500ms, with all of the job"
+        "server 0 was ended by signal 9: \"boom\"; failure 1 of 3, again after 500ms, with all of the job (log /l)"
     );
     assert_eq!(ends(worker(1, 1, 2), Exit::Signal(15)), None, "it was told to");
 }

@@ -96,7 +96,7 @@ impl World {
 
     pub(super) fn exit(&mut self, id: ProcessId, exit: Exit) {
         assert!(self.living.remove(&id), "{id} doesn't live");
-        self.fleet.exited(self.now, id, Failure { exit, detail: "log".into() });
+        self.fleet.exited(self.now, id, Failure { exit, said: None, log: None });
         self.act();
     }
 
