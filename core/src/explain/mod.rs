@@ -411,17 +411,13 @@ fn history(job: &Job, findings: &mut Vec<Finding>) {
     let mut add = |topic, text: String| findings.push(Finding { topic, blocks: false, text });
     // Without a start, all incarnations were refused.
     if job.seen.started.is_some() {
-        let restarts = job.issued.incarnation.0.saturating_sub(1);
-        add(
-            Topic::History,
-            format!(
-                "changed shape {}, {} that took {} in all; the next is expected to take {}",
-                counted(job.issued.rescales, "time"),
-                counted(restarts, "restart"),
-                job.learnt.restart_total,
-                Span(job.learnt.restart_cost.0)
-            ),
-        );
+        let restarts = match job.issued.incarnation.0.saturating_sub(1) {
+            0 => "no restarts".to_owned(),
+            count => format!("{} that took {} in all", counted(count, "restart"), job.learnt.restart_total),
+        };
+        let (rescales, next) = (counted(job.issued.rescales, "time"), Span(job.learnt.restart_cost.0));
+        let text = format!("changed shape {rescales}, {restarts}; the next is expected to take {next}");
+        add(Topic::History, text);
     }
     if job.issued.late_refusals > 0 {
         let refusals = counted(job.issued.late_refusals, "refusal");

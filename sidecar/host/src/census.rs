@@ -12,7 +12,7 @@ use trainmaster_core::{
     resources::{Amounts, GPU},
 };
 use trainmaster_net::Adder;
-use trainmaster_proto::{JOB_STATES, mode_name};
+use trainmaster_proto::{CRASHING, JOB_STATES, mode_name};
 
 /// Maximum number of tenants, and of queues, that are chosen for their GPUs. As many more are chosen for their waits.
 const MOST_NAMES: usize = 25;
@@ -274,12 +274,14 @@ impl Census {
             let verdict = state.effective(job);
             let now_in = name_of(&verdict, job);
             *states.entry(now_in).or_default() += 1;
-            let sum = measure(job, &verdict, now);
+            // A program that fails again and again has its slots, so its job doesn't wait for them.
+            let is_waiting = now_in != CRASHING;
+            let sum = measure(job, &verdict, now, is_waiting);
             tenants.entry(&job.spec.tenant).or_default().add(sum);
             queues.entry(&job.spec.queue).or_default().add(sum);
             match &verdict {
                 Verdict::Wait(reason) | Verdict::Reject(reason) => *waiting.entry(reason.kind()).or_default() += 1,
-                Verdict::Run(_) if job.seen.allocation.is_none() => starting += 1,
+                Verdict::Run(_) if job.seen.allocation.is_none() => starting += i64::from(is_waiting),
                 Verdict::Run(allocation) => {
                     let left = job.remaining_time(allocation.shape()).map(|left| left.as_seconds());
                     longest.extend(left.map(|left| (name, left)));
@@ -318,8 +320,9 @@ impl Census {
 }
 
 /// A job's part of its tenant's and its queue's sums.
-fn measure(job: &Job, verdict: &Verdict, now: Time) -> Sum {
-    let starts = matches!(verdict, Verdict::Run(_)) && job.seen.allocation.is_none();
+fn measure(job: &Job, verdict: &Verdict, now: Time, is_waiting: bool) -> Sum {
+    let (runs, is_there) = (matches!(verdict, Verdict::Run(_)), job.seen.allocation.is_some());
+    let starts = runs && !is_there && is_waiting;
     let since = match verdict {
         Verdict::Wait(_) if job.held => None,
         Verdict::Wait(_) => job.waits_since(),
@@ -328,7 +331,7 @@ fn measure(job: &Job, verdict: &Verdict, now: Time) -> Sum {
     };
     Sum {
         gpus: gpus(job, job.issued.allocation.as_deref().or(job.seen.allocation.as_deref())),
-        running: i64::from(matches!(verdict, Verdict::Run(_)) && !starts),
+        running: i64::from(runs && is_there),
         waiting: i64::from(starts || matches!(verdict, Verdict::Wait(_)) && !job.held),
         longest_wait: since.map_or(0.0, |since| (now - since).as_seconds().max(0.0)),
         restarts: i64::from(job.issued.incarnation.0).saturating_sub(1).max(0),

@@ -277,6 +277,15 @@ async fn a_job_crashes_while_some_of_it_runs_and_is_mended() {
     assert!(crashing.failed_ms >= once.failed_ms);
     let metrics = super::net::get(&daemon, "/metrics").await;
     assert!(metrics.contains("trainmaster_jobs{state=\"crashing\"} 1"), "{metrics}");
+    // Without a living program, it has its slots and doesn't wait for them.
+    let down =
+        v1::ObservedJob { slots: Vec::new(), phase: ObservedPhase::Starting.into(), ..running(4, "worker 0 fell") };
+    manager.say("fake", down).await;
+    clients.until_job("one", |job| job.failures == 4).await;
+    let metrics = super::net::get(&daemon, "/metrics").await;
+    for line in ["jobs{state=\"crashing\"} 1", "waiting_jobs{reason=\"starting\"} 0", "longest_wait_seconds 0"] {
+        assert!(metrics.contains(&format!("\ntrainmaster_{line}\n")), "{line}: {metrics}");
+    }
     // Failures without a text still count, and say nothing new.
     manager.say("fake", running(2, "")).await;
     let silent = clients.until_job("one", |job| job.failures == 2).await;
