@@ -4,7 +4,10 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trainmaster_core::text::shown;
-use trainmaster_proto::v1::{ExplainReply, ExplainRequest};
+use trainmaster_proto::{
+    CRASHING,
+    v1::{ExplainReply, ExplainRequest},
+};
 use trainmaster_terminal::{
     Failure, Mood, Output, Paper, Show,
     client::{Daemon, ServerArgs},
@@ -71,7 +74,11 @@ impl From<ExplainReply> for Explained {
         }
         // A daemon of another version may send other JSON. Then the lines are shown without their kind.
         let known = Known::deserialize(&whole).unwrap_or_default();
-        let blocks = |text: &str| known.findings.iter().any(|finding| finding.blocks && finding.text == text);
+        // What isn't a finding is the manager's message.
+        let blocks = |text: &str| {
+            let finding = known.findings.iter().find(|finding| finding.text == text);
+            finding.map_or(known.state == CRASHING, |finding| finding.blocks)
+        };
         if !whole.is_object() {
             whole = serde_json::json!({});
         }
@@ -115,6 +122,12 @@ mod tests {
         assert_eq!(explained.text(&Paper::default()), "✗  two\n·  one");
         let explained = Explained::from(ExplainReply { lines: lines(), json: with("\"state\":\"paused\",") });
         assert_eq!(explained.text(&Paper::default()), "job 3, a: paused\n✗  two\n·  one");
+        let message = || [vec!["it fell".to_owned()], lines()].concat();
+        let crashing = ExplainReply { lines: message(), json: with("\"state\":\"crashing\",") };
+        let text = Explained::from(crashing).text(&Paper::default());
+        assert_eq!(text, "job 3, a: crashing\n✗  it fell\n✗  two\n·  one");
+        let running = ExplainReply { lines: message(), json: with("\"state\":\"running\",") };
+        assert!(Explained::from(running).text(&Paper::default()).contains("·  it fell"));
         let json = serde_json::to_value(&explained).unwrap();
         assert_eq!((&json["findings"][0]["text"], &json["lines"][0]), (&"two".into(), &"one".into()));
     }

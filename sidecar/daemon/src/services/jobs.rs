@@ -19,7 +19,7 @@ use trainmaster_core::{JobSpec, Verdict, reason::Reason};
 use trainmaster_feed::Token;
 use trainmaster_manager::{CheckJob, Launch};
 use trainmaster_proto::{
-    Explained, external_from_wire, spec_from_job,
+    CRASHING, Explained, external_from_wire, spec_from_job,
     v1::{
         self,
         jobs_server::{Jobs, JobsServer},
@@ -245,8 +245,12 @@ impl Jobs for JobsService {
             };
             let explanation = view.scheduler.explain(view.now(), found.id).expect("it is active");
             let mut lines: Vec<String> = explanation.findings.iter().map(|finding| finding.text.clone()).collect();
-            lines.extend(view.message(found).map(|message| format!("its manager says: {message}")));
-            let explained = Explained { state: view.job_state(found), explanation };
+            let state = view.job_state(found);
+            let message = view.message(found).map(|message| format!("its manager says: {message}"));
+            // Nothing matters more about a job that crashes.
+            let at = if state == CRASHING { 0 } else { lines.len() };
+            lines.splice(at..at, message);
+            let explained = Explained { state, explanation };
             let json = serde_json::to_string(&explained).expect("an explanation is plain data");
             Ok(v1::ExplainReply { lines, json })
         });
