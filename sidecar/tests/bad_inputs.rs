@@ -117,7 +117,8 @@ const WORKERS: [(&str, &[&str]); 18] = [
 ];
 
 /// Configurations.
-const CONFIGURATIONS: [(&str, &[&str]); 32] = [
+const CONFIGURATIONS: [(&str, &[&str]); 33] = [
+    ("[scheduler.parameters]\ninterval = \"1000d\"", &["parameters.interval: \"1000d\"", "at most \"365d\""]),
     ("[journal]\nhistory_bytes = \"64MB\"", &["history_bytes", "\"64MB\"", "did you mean \"64MiB\"?"]),
     ("[limits]\njob_bytes_per_second = -5", &["job_bytes_per_second", "`-5`", "such as \"64MiB\""]),
     ("listen = \"nowhere\"", &["listen: \"nowhere\"", "such as \"127.0.0.1:7070\""]),
@@ -156,7 +157,10 @@ const CONFIGURATIONS: [(&str, &[&str]); 32] = [
 ];
 
 /// Configurations that are read, but not allowed.
-const WRONG: [(&str, &[&str]); 19] = [
+const WRONG: [(&str, &[&str]); 22] = [
+    ("[scheduler.stability]\nmin_run = \"1000d\"", &["scheduler.stability.min_run: \"1000d\"", "at most \"30d\""]),
+    ("[scheduler.stability]\npayback = 1e300", &["scheduler.stability.payback: ", "at most 1000"]),
+    ("[scheduler]\nrefusal_backoff = \"900d\"", &["scheduler.refusal_backoff: \"900d\"", "at most \"1d\""]),
     ("grace = \"2d\"", &["grace: \"2d\"", "at most \"1d\""]),
     ("orphan_grace = \"1000d\"", &["orphan_grace: \"1000d\"", "at most \"365d\""]),
     ("[journal]\nhistory_bytes = \"2000GiB\"", &["journal.history_bytes: 2147483648000", "at most 1099511627776"]),

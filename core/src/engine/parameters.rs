@@ -131,7 +131,7 @@ impl<'a> Parameters<'a> {
         })
     }
 
-    /// A duration above zero.
+    /// A duration above zero, at most a year.
     ///
     /// # Errors
     /// The value isn't such a duration.
@@ -141,9 +141,12 @@ impl<'a> Parameters<'a> {
         default: &'static str,
         meaning: &'static str,
     ) -> Result<Span, SettingsError> {
-        let allowed = "a duration above zero such as \"30s\"";
+        let allowed = "a duration above zero such as \"30s\", at most \"365d\"";
+        let year = Span::seconds(365 * 24 * 3600);
         self.read(name, DefaultValue::Text(default), allowed, meaning, |value| match value {
-            Parameter::Text(text) => crate::amount::parse_span(text).ok().filter(|span| *span > Span::ZERO),
+            Parameter::Text(text) => {
+                crate::amount::parse_span(text).ok().filter(|span| *span > Span::ZERO && *span <= year)
+            }
             _ => None,
         })
     }

@@ -138,8 +138,10 @@ impl Config {
         const MOST_BYTES: u64 = 1 << 40;
         const HOUR: Duration = Duration::from_secs(3600);
         const DAY: Duration = Duration::from_secs(24 * 3600);
-        let Self { decision, journal, limits, plan_ttl, grace, orphan_grace, .. } = self;
+        let Self { settings, decision, journal, limits, plan_ttl, grace, orphan_grace, .. } = self;
         let (some, none) = (Duration::from_nanos(1), Duration::ZERO);
+        let [min_run, backoff] = [settings.stability.min_run, settings.refusal_backoff]
+            .map(|span| Duration::from_millis(span.0.unsigned_abs()));
         let times = [
             ("plan_ttl", *plan_ttl, none, DAY),
             ("grace", *grace, none, DAY),
@@ -148,6 +150,8 @@ impl Config {
             ("decision.fits_wait", decision.fits_wait, none, HOUR),
             ("decision.fits_every", decision.fits_every, none, DAY),
             ("journal.write_limit", journal.write_limit, some, HOUR),
+            ("scheduler.stability.min_run", min_run, none, 30 * DAY),
+            ("scheduler.refusal_backoff", backoff, none, DAY),
         ];
         for (key, time, least, most) in times {
             let [shown, most_shown] =
@@ -160,8 +164,10 @@ impl Config {
             }
         }
         let counts = [
-            ("decision.steps", decision.steps, 1, u64::MAX),
+            ("decision.steps", decision.steps, 1, MANY * MANY),
             ("journal.snapshot_records", journal.snapshot_records as u64, 1, 1000 * MANY),
+            // Whole restart costs.
+            ("scheduler.stability.payback", settings.stability.payback as u64, 0, 1000),
             ("journal.snapshot_bytes", journal.snapshot_bytes as u64, 1, MOST_BYTES),
             ("journal.history_bytes", journal.history_bytes, 0, MOST_BYTES),
             ("journal.waiting_bytes", journal.waiting_bytes as u64, 1, MOST_BYTES),
