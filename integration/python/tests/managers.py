@@ -1,4 +1,4 @@
-"""Trainmaster on this machine, YARN and Slurm, with room for three workers: for jobs that a test submits.
+"""Trainmaster on this machine, YARN, Slurm and Ray, with room for three workers: for jobs that a test submits.
 
 All use `drf` with a short interval, so that the sizes of jobs depend on which jobs there are alone.
 """
@@ -18,17 +18,24 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+import pytest
 
 from trainmaster.testing import Daemon, daemon_binary, free_port, wait_for
 
 from .conftest import ROOT
+
+if TYPE_CHECKING:
+    from local_cluster import Cluster
 
 #: Environment of all training programs.
 ENV = {
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "integration/python"), os.environ.get("PYTHONPATH")])),
 }
+#: The environment with Ray finds PyTorch in that of these tests.
+RAY_PYTHON = os.environ.get("TRAINMASTER_RAY_PYTHON") or str(ROOT / "target/ray-venv/bin/python")
 SETTINGS = """
 [scheduler]
 engine = "drf"
@@ -210,6 +217,42 @@ class Yarn(Local):
                 subprocess.run([ROOT / "integration/yarn/cluster/stop", self.folder / "yarn"], check=True)
             if self._lock:
                 self._lock.close()
+
+
+class Ray(Local):
+    """Three nodes of Ray, of which a worker takes all CPUs. Each job has a driver."""
+
+    _cluster: Cluster | None = None
+
+    unit = "cpu = 8"
+
+    def start(self) -> None:
+        if not Path(RAY_PYTHON).exists():
+            pytest.skip("Ray is missing: scripts/install python ray")
+        # Here, because this module is also imported without the folder of Ray's tests in the path.
+        from local_cluster import Cluster
+
+        self._cluster = Cluster(3, python=RAY_PYTHON).__enter__()
+        settings = self.folder / "ray.toml"
+        settings.write_text(self._cluster.settings())
+        self._serve(f"ray={settings}")
+
+    def _submit(self, file: Path) -> None:
+        assert self._cluster, "it was started"
+        assert self.daemon, "it was started"
+        driver = Path(__file__).with_name("ray_driver.py")
+        self._cluster.run(driver, str(file), self.daemon.address, str(self.daemon.token_file))
+
+    def logs(self) -> str:
+        drivers = tails(self._cluster.folder, "ray_driver*.log") if self._cluster else ""
+        return tails(self.folder, "daemon.log") + drivers
+
+    def stop(self) -> None:
+        try:
+            super().stop()
+        finally:
+            if self._cluster:
+                self._cluster.close()
 
 
 class Slurm(Manager):

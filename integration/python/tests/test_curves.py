@@ -14,7 +14,7 @@ from trainmaster.testing import PATIENCE, wait_for
 
 pytest.importorskip("torch")
 
-from .managers import ENV, Local, Manager, Slurm, Yarn, torchrun
+from .managers import ENV, Local, Manager, Ray, Slurm, Yarn, torchrun
 from .stacks.common import BATCH
 from .stacks.models import EXAMPLES, MODELS
 from .test_stacks import HERE, STACKS, worlds
@@ -82,7 +82,7 @@ def process_of(folder: Path, rank: int) -> int:
 
 
 @pytest.mark.parametrize(("model", "wrapper"), CASES)
-@pytest.mark.parametrize("manager", [Local, Slurm, Yarn])
+@pytest.mark.parametrize("manager", [Local, Slurm, Yarn, Ray])
 def test_the_loss_is_that_of_an_undisturbed_training(
     binary: str, tmp_path: Path, alone: Path, manager: type[Manager], model: str, wrapper: str
 ) -> None:

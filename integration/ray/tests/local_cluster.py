@@ -40,10 +40,12 @@ interval = "3s"
 """
 
 
-def ray_start(log: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
+def ray_start(
+    log: Path, env: Mapping[str, str], *arguments: str, python: str = sys.executable
+) -> subprocess.Popen[bytes]:
     """Starts a raylet or a head. Threads can start several at once."""
     command = [
-        str(Path(sys.executable).parent / "ray"),
+        str(Path(python).with_name("ray")),
         "start",
         "--block",
         "--node-ip-address=127.0.0.2",
@@ -94,10 +96,20 @@ class Cluster:
     """A head and raylets, for a `with` block."""
 
     def __init__(
-        self, nodes: int, *, token_file: Path | None = None, poll: str = "300ms", dashboard: bool = False
+        self,
+        nodes: int,
+        *,
+        token_file: Path | None = None,
+        poll: str = "300ms",
+        dashboard: bool = False,
+        python: str = sys.executable,
     ) -> None:
-        """With `token_file`, Ray's token authentication is on. `poll` is the daemon's polling interval."""
+        """With `token_file`, Ray's token authentication is on. `poll` is the daemon's polling interval.
+
+        `python` has Ray, and runs the drivers.
+        """
         self._count = nodes
+        self._python = python
         self._token_file = token_file
         self._poll = poll
         # Socket paths must be short.
@@ -175,7 +187,7 @@ class Cluster:
         )
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        return ray_start(self.folder / f"{name}.log", self.env, *arguments)
+        return ray_start(self.folder / f"{name}.log", self.env, *arguments, python=self._python)
 
     def kill_node(self, name: str) -> None:
         """Kills a raylet with SIGKILL. Its workers end with it."""
@@ -217,7 +229,7 @@ class Cluster:
         """Starts a driver in its own process."""
         name = "-".join((script.stem, *arguments))[:80].replace("/", "_")
         with (self.folder / f"{name}-{uuid.uuid4().hex[:4]}.log").open("wb") as out:
-            command = [sys.executable, str(script), *arguments]
+            command = [self._python, str(script), *arguments]
             return subprocess.Popen(command, env=self.env, stdout=out, stderr=out, start_new_session=True)
 
     def close(self) -> None:
