@@ -20,7 +20,8 @@ use tonic_prost::{ProstDecoder, ProstEncoder};
 
 /// Maximum memory of requests by name. Others have [`SMALL`]. A daemon's answers have no limit, because its clients
 /// trust it.
-const MOST: [(&str, usize); 4] = [
+const MOST: [(&str, usize); 5] = [
+    ("trainmaster.v1.ListRequest", 256 << 10),
     ("trainmaster.v1.ReportRequest", 2 << 20),
     ("trainmaster.v1.SubmitRequest", 1 << 20),
     ("trainmaster.v1.AdmitRequest", 1 << 20),

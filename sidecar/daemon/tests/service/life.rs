@@ -278,6 +278,7 @@ async fn a_watch_of_some_jobs_follows_them_by_number() {
     assert_eq!((refused.code(), refused.message()), (tonic::Code::InvalidArgument, "jobs: 1001 must be at most 1000"));
     let refused = watch(vec!["x".repeat(129)]).await.err().unwrap();
     assert_eq!(refused.message(), "jobs: a name of 129 bytes must have at most 128");
+    watch((0..1000).map(|number| format!("{number:0>128}")).collect()).await.unwrap();
     for name in ["one", "two", "three"] {
         clients.submit(&spec(name)).await.unwrap();
     }
