@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, env, fmt::Write as _, fs, path::Path};
 use schemars::schema_for;
 use serde_json::{Map, Value};
 use trainmaster_adapters::{local::Cluster, ray, slurm, yarn};
-use trainmaster_core::{JobSpec, Settings};
+use trainmaster_core::{JobSpec, Settings, amount::parse_span};
 use trainmaster_daemon::Config;
 
 /// A kind of file.
@@ -278,6 +278,40 @@ fn the_page_of_job_files_has_the_defaults() {
         compared += 1;
     }
     assert!(compared >= 6, "{compared}");
+}
+
+/// docs/slurm.md has one table for all keys, so it isn't made from the code.
+#[test]
+fn the_page_of_slurm_has_every_key_with_its_default() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/slurm.md")).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    let cells = rows.filter_map(|row| Some((row.split_once(" | ")?.0, row.rsplit_once(" | ")?.1)));
+    let schema = schema_for!(trainmaster_slurm_agent::Config).to_value();
+    let mut defaults: Vec<(String, &Value)> = Vec::new();
+    for (key, schema) in schema["properties"].as_object().unwrap() {
+        match &schema["default"] {
+            // The scheduler's keys are those of the daemon's configuration.
+            Value::Object(table) if key != "scheduler" => {
+                defaults.extend(table.iter().map(|(inner, default)| (format!("{key}.{inner}"), default)));
+            }
+            Value::Object(_) => defaults.push((format!("[{key}]"), &Value::Null)),
+            default => defaults.push((key.clone(), default)),
+        }
+    }
+    assert!(defaults.len() >= 15, "{defaults:?}");
+    for (key, default) in defaults {
+        let named = |first: &str| first.split(", ").any(|name| name.trim_matches('`') == key);
+        let (_, cell) = cells.clone().find(|(first, _)| named(first)).unwrap_or_else(|| panic!("{key} isn't there"));
+        let stated = cell.trim_matches('`');
+        match default {
+            Value::Null => assert!(!cell.starts_with('`'), "{key}: {cell}"),
+            Value::String(text) => match parse_span(text) {
+                Ok(span) => assert_eq!(parse_span(stated), Ok(span), "{key}"),
+                Err(_) => assert_eq!(stated, text, "{key}"),
+            },
+            other => assert_eq!(stated, other.to_string(), "{key}"),
+        }
+    }
 }
 
 fn keys(schema: &Value) -> BTreeSet<&str> {

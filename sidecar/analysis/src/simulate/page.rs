@@ -1,8 +1,9 @@
 //! One page with all tables and plots, readable offline.
 
-use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, anyhow};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plotters::prelude::*;
 use trainmaster_sim::{Place, Report, Trace, Workload};
 use trainmaster_terminal::Failure;
@@ -43,132 +44,155 @@ pub(super) fn write(
     Ok(fs::write(&file, page).with_context(|| format!("{} can't be written", file.display()))?)
 }
 
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em;color:#222}\
+    table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
+    td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}figcaption{color:#555}";
+
 fn page(source: &Source, workload: &Workload, comparison: &Comparison, runs: &[Vec<Run>]) -> anyhow::Result<String> {
     let names: Vec<&str> = comparison.engines.0.iter().map(|(name, _)| name.as_str()).collect();
-    let first: Vec<&Report> = runs.iter().map(|runs| &runs[0].report).collect();
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}: {1}</title>\n<style>\
-         body{{font:15px/1.5 system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em;color:#222}}\
-         table{{border-collapse:collapse}}td,th{{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}}\
-         td:first-child,th:first-child{{text-align:left}}svg{{max-width:100%;height:auto}}\
-         figcaption{{color:#555}}</style></head><body>\n<h1>{0}</h1>\n\
-         <p>{2}: {3} jobs, {4} servers, {5} seed{6}. Source: {7}.</p>\n",
-        escaped(&source.name),
-        escaped(&names.join(", ")),
-        escaped(&source.summary),
-        workload.jobs.len(),
-        workload.servers.len(),
-        comparison.seeds,
-        if comparison.seeds == 1 { "" } else { "s" },
-        escaped(&source.origin)
-    );
-    page.push_str(&means(comparison));
-    page.push_str(&ratios(comparison));
-    for note in comparison.notes() {
-        let _ = writeln!(page, "<p>{}</p>", escaped(&note).replace('\n', "<br>"));
-    }
-    let mut figure = |svg: String, caption: &str| {
-        let _ = writeln!(page, "<figure>{svg}<figcaption>{caption}</figcaption></figure>");
+    let plural = if comparison.seeds == 1 { "" } else { "s" };
+    let figures = figures(&names, workload, runs)?;
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                title { (source.name) ": " (names.join(", ")) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { (source.name) }
+                p {
+                    (source.summary) ": " (workload.jobs.len()) " jobs, " (workload.servers.len()) " servers, "
+                    (comparison.seeds) " seed" (plural) ". Source: " (source.origin) "."
+                }
+                (means(comparison))
+                @if !comparison.ratios.0.is_empty() { (ratios(comparison)) }
+                @for note in comparison.notes() {
+                    p { @for line in note.lines() { (line) br; } }
+                }
+                @for (svg, caption) in figures {
+                    figure { (PreEscaped(svg)) figcaption { (caption) } }
+                }
+            }
+        }
     };
-    figure(
-        completion_times(&names, runs)?,
-        "How long jobs took, over all seeds: the share of all jobs that were completed within so long. A curve \
-         that ends below 1 leaves jobs.",
-    );
-    figure(
-        load(&names, &first)?,
-        "Share of the GPUs that was taken, over time (of the cores, where there are no GPUs; without the \
-         cloud's). First seed.",
-    );
-    figure(
-        worth(&names, workload, &first)?,
-        "What the completed jobs were worth together; where jobs have no utility, how many there were. First seed.",
-    );
-    for (name, report) in names.iter().zip(&first) {
-        if let Some(trace) = report.trace.as_ref().filter(|trace| !trace.readings.is_empty()) {
-            figure(
-                readings(name, trace)?,
-                &format!(
-                    "{}: its prices over time, what one per cent of all there is of a resource costs for a slot. \
-                     First seed.",
-                    escaped(name)
-                ),
-            );
-        }
-        if let Some(trace) = &report.trace {
-            figure(
-                places(name, workload, trace)?,
-                &format!(
-                    "{}: who ran where{}. Each colour is a job; a job's line is as thick as it has slots there. \
-                     First seed.",
-                    escaped(name),
-                    if workload.servers.len() > ROWS {
-                        format!(", on the first {ROWS} of {} servers", workload.servers.len())
-                    } else {
-                        String::new()
-                    }
-                ),
-            );
-        }
-    }
-    page.push_str("</body></html>\n");
-    Ok(page)
+    Ok(page.into_string())
 }
 
-fn means(comparison: &Comparison) -> String {
-    let mut table = String::from(
-        "<table><tr><th>engine<th>average JCT, s<th>median<th>99th percentile<th>makespan, s<th>utility<th>admitted\
-         <th>rejected<th>refused<th>stopped<th>unfinished<th>utilisation<th>rescales<th>preemptions<th>overhead\
-         <th>decision, 99th percentile</tr>\n",
-    );
-    for (name, means) in &comparison.engines.0 {
-        let _ = writeln!(
-            table,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1}<td>{:.1} \
-             %<td>{:.1}<td>{:.1}<td>{}<td>{}</tr>",
-            escaped(name),
+/// The figures, each with its caption.
+fn figures(names: &[&str], workload: &Workload, runs: &[Vec<Run>]) -> anyhow::Result<Vec<(String, String)>> {
+    let first: Vec<&Report> = runs.iter().map(|runs| &runs[0].report).collect();
+    let mut figures = vec![
+        (
+            completion_times(names, runs)?,
+            "How long jobs took, over all seeds: the share of all jobs that were completed within so long. A curve \
+             that ends below 1 leaves jobs."
+                .to_owned(),
+        ),
+        (
+            load(names, &first)?,
+            "Share of the GPUs that was taken, over time (of the cores, where there are no GPUs; without the \
+             cloud's). First seed."
+                .to_owned(),
+        ),
+        (
+            worth(names, workload, &first)?,
+            "What the completed jobs were worth together; where jobs have no utility, how many there were. First seed."
+                .to_owned(),
+        ),
+    ];
+    let shown = if workload.servers.len() > ROWS {
+        format!(", on the first {ROWS} of {} servers", workload.servers.len())
+    } else {
+        String::new()
+    };
+    for (name, trace) in names.iter().zip(&first).filter_map(|(name, report)| Some((name, report.trace.as_ref()?))) {
+        if !trace.readings.is_empty() {
+            let caption = format!(
+                "{name}: its prices over time, what one per cent of all there is of a resource costs for a slot. \
+                 First seed."
+            );
+            figures.push((readings(name, trace)?, caption));
+        }
+        let caption = format!(
+            "{name}: who ran where{shown}. Each colour is a job; a job's line is as thick as it has slots there. \
+             First seed."
+        );
+        figures.push((places(name, workload, trace)?, caption));
+    }
+    Ok(figures)
+}
+
+/// A table: the titles of its columns, and its rows.
+fn table(titles: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Markup {
+    html! {
+        table {
+            tr { @for title in titles { th { (title) } } }
+            @for row in rows {
+                tr { @for cell in row { td { (cell) } } }
+            }
+        }
+    }
+}
+
+fn means(comparison: &Comparison) -> Markup {
+    let titles = [
+        "engine",
+        "average JCT, s",
+        "median",
+        "99th percentile",
+        "makespan, s",
+        "utility",
+        "admitted",
+        "rejected",
+        "refused",
+        "stopped",
+        "unfinished",
+        "utilisation",
+        "rescales",
+        "preemptions",
+        "overhead",
+        "decision, 99th percentile",
+    ];
+    let tenths = |number: f64| format!("{number:.1}");
+    let rows = comparison.engines.0.iter().map(|(name, means)| {
+        vec![
+            name.clone(),
             with(means.average_jct_s, means.intervals.average_jct_s, 0, ""),
             shown(means.median_jct_s, 0, ""),
             shown(means.p99_jct_s, 0, ""),
             with(means.makespan_s, means.intervals.makespan_s, 0, ""),
             with(comparison.earned(means.utility), means.intervals.utility, 1, ""),
-            means.admitted,
-            means.rejected,
-            means.refused,
-            means.stopped,
-            means.unfinished,
-            means.edge_utilisation * 100.0,
-            means.rescales,
-            means.preemptions,
+            tenths(means.admitted),
+            tenths(means.rejected),
+            tenths(means.refused),
+            tenths(means.stopped),
+            tenths(means.unfinished),
+            format!("{:.1} %", means.edge_utilisation * 100.0),
+            tenths(means.rescales),
+            tenths(means.preemptions),
             shown(means.overhead_share.map(|share| share * 100.0), 1, " %"),
             shown(means.decision_ms.as_ref().map(|time| time.p99), 2, " ms"),
-        );
-    }
-    table + "</table>\n"
+        ]
+    });
+    table(&titles, rows)
 }
 
-fn ratios(comparison: &Comparison) -> String {
-    if comparison.ratios.0.is_empty() {
-        return String::new();
-    }
-    let mut table =
-        String::from("<h2>Paired by seed</h2>\n<table><tr><th><th>average JCT<th>makespan<th>utility</tr>\n");
-    for (name, ratios) in &comparison.ratios.0 {
-        let times = |ratio, half| with(ratio, half, 2, " ×");
-        let _ = writeln!(
-            table,
-            "<tr><td>{}<td>{}<td>{}<td>{}</tr>",
-            escaped(name),
+fn ratios(comparison: &Comparison) -> Markup {
+    let times = |ratio, half| with(ratio, half, 2, " ×");
+    let rows = comparison.ratios.0.iter().map(|(name, ratios)| {
+        vec![
+            name.clone(),
             times(ratios.average_jct, ratios.intervals.average_jct),
             times(ratios.makespan, ratios.intervals.makespan),
-            times(ratios.utility, ratios.intervals.utility)
-        );
+            times(ratios.utility, ratios.intervals.utility),
+        ]
+    });
+    html! {
+        h2 { "Paired by seed" }
+        (table(&["", "average JCT", "makespan", "utility"], rows))
     }
-    table + "</table>\n"
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 fn failed(error: impl std::fmt::Display) -> anyhow::Error {
