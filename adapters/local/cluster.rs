@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use procfs::{Current as _, Meminfo};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Value;
 #[cfg(feature = "schema")]
@@ -198,9 +199,7 @@ impl Cluster {
     pub fn this_machine() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let mut capacity = BTreeMap::from([("cpu".to_owned(), i64::try_from(cpus).unwrap_or(1) * 1000)]);
-        if let Some(mib) = machine_memory() {
-            capacity.insert("memory".into(), mib);
-        }
+        capacity.insert("memory".into(), machine_memory());
         let uname = rustix::system::uname();
         let host = uname.nodename().to_str().ok().filter(|host| check_name(host).is_ok());
         let name = host.unwrap_or("localhost");
@@ -327,10 +326,12 @@ impl VirtualServer {
     }
 }
 
-/// The machine's memory in MiB.
-pub(crate) fn machine_memory() -> Option<i64> {
+/// The machine's memory in MiB. A container can have less, which only `/proc/meminfo` says, if that can be read.
+pub(crate) fn machine_memory() -> i64 {
     let info = rustix::system::sysinfo();
-    i64::try_from((info.totalram as u64).saturating_mul(u64::from(info.mem_unit)) >> 20).ok()
+    let machine = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
+    let container = Meminfo::current().map_or(machine, |memory| memory.mem_total);
+    (machine.min(container) >> 20) as i64
 }
 
 /// Reads the kind of each GPU.

@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    io::ErrorKind::NotFound,
+    io::ErrorKind::{NotADirectory, NotFound},
     path::{Path, PathBuf},
 };
 
@@ -18,7 +18,9 @@ pub(crate) const DEFAULT_PROGRAM: &str = "trainmaster-trainer";
 pub(crate) struct Programs {
     /// The program for [`DEFAULT_PROGRAM`], if the host specifies one.
     trainer: Option<PathBuf>,
+    /// This executable's folder and those of `path`.
     folders: Vec<PathBuf>,
+    path: Vec<PathBuf>,
 }
 
 impl Programs {
@@ -26,7 +28,8 @@ impl Programs {
     pub(crate) fn new(trainer: Option<PathBuf>) -> Self {
         let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
         let path = env::var_os("PATH").unwrap_or_default();
-        Self { trainer, folders: beside.into_iter().chain(env::split_paths(&path)).collect() }
+        let path: Vec<PathBuf> = env::split_paths(&path).collect();
+        Self { trainer, folders: beside.into_iter().chain(path.clone()).collect(), path }
     }
 
     /// Returns the program of a command, and its arguments.
@@ -49,10 +52,12 @@ impl Programs {
     /// folder behind `env`, as a job file's `env` and `workdir` put them.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve).
+    /// As [`resolve`](Self::resolve), and names what is wrong.
     pub(crate) fn check(&self, text: &str) -> Result<(), String> {
         if let Some(found) = shell_syntax(text) {
-            return Err(format!("its command has {found} outside quotes, which only a shell understands: sh -c '…'"));
+            return Err(format!(
+                "its command has {found} outside quotes, which only a shell understands; quote it, or write sh -c '…'"
+            ));
         }
         let Command { program, arguments } = self.resolve(text)?;
         if program.file_name().is_none_or(|name| name != "env") {
@@ -61,21 +66,23 @@ impl Programs {
         let mut folder = None;
         for word in &arguments {
             if let Some(path) = word.strip_prefix("--chdir=") {
-                let path = Path::new(path);
-                // A folder that can't be looked at may be there.
-                if path.metadata().is_err_and(|error| error.kind() == NotFound) {
-                    return Err(format!("workdir {} isn't there", path.display()));
+                if is_missing(Path::new(path)) {
+                    return Err(format!("workdir {path} isn't there"));
                 }
-                folder = Some(path);
+                folder = Some(Path::new(path));
             } else if word.starts_with("PATH=") || word.starts_with('-') {
                 // The program is searched elsewhere.
                 return Ok(());
             } else if !word.contains('=') {
-                let relative = folder.filter(|_| word.contains('/') && !word.starts_with('/'));
-                return match relative {
-                    Some(folder) => executable(&folder.join(word), &named(word)).map(drop),
-                    None => self.find(word).map(drop),
+                let places: Vec<PathBuf> = match folder {
+                    _ if word.starts_with('/') => vec![word.into()],
+                    Some(folder) if word.contains('/') => vec![folder.join(word)],
+                    // The job's own folder isn't there yet.
+                    None if word.contains('/') => return Ok(()),
+                    _ => self.path.iter().map(|folder| folder.join(word)).collect(),
                 };
+                let are_missing = places.iter().all(|place| is_missing(place));
+                return if are_missing { Err(format!("{} isn't there", named(word))) } else { Ok(()) };
             }
         }
         Ok(())
@@ -114,46 +121,65 @@ fn named(name: &str) -> String {
     }
 }
 
-/// What only a shell understands in a command, if it isn't quoted: operators that are words or begin or end one, and
-/// variables. O(length).
+/// Whether a path isn't there. One that can't be looked at may be there for the job's user.
+fn is_missing(path: &Path) -> bool {
+    path.metadata().is_err_and(|error| matches!(error.kind(), NotFound | NotADirectory))
+}
+
+/// What only a shell understands in a command, if it isn't quoted: operators that are words, redirections to paths, and
+/// words that are variables. Other words can be meant as they are: `find . -exec rm {} ;`, `--pad <pad>`. O(length).
 fn shell_syntax(text: &str) -> Option<&'static str> {
-    let (mut quote, mut escaped) = (None, false);
-    // Quoted characters aren't syntax.
-    let bare = text.chars().map(|c| match (quote, c) {
-        _ if escaped => {
-            escaped = false;
-            'q'
+    let (mut quote, mut escaped, mut comment, mut blank) = (None, false, false, true);
+    // Quoted characters aren't syntax, and a comment is none.
+    let bare = text.chars().map(|c| {
+        let was_blank = std::mem::replace(&mut blank, c.is_whitespace());
+        if comment {
+            comment = c != '\n';
+            return ' ';
         }
-        (None | Some('"'), '\\') => {
-            escaped = true;
-            'q'
+        if std::mem::take(&mut escaped) {
+            return 'q';
         }
-        (None, '"' | '\'') => {
-            quote = Some(c);
-            'q'
-        }
-        (Some(open), _) => {
-            if c == open {
-                quote = None;
+        match (quote, c) {
+            (None, '#') if was_blank => {
+                comment = true;
+                ' '
             }
-            'q'
+            (None | Some('"'), '\\') => {
+                escaped = true;
+                'q'
+            }
+            (None, '"' | '\'') => {
+                quote = Some(c);
+                'q'
+            }
+            (Some(open), _) => {
+                quote = (c != open).then_some(open);
+                'q'
+            }
+            (None, _) => c,
         }
-        (None, _) => c,
     });
     let bare: String = bare.collect();
-    let variable = |word: &str| {
-        let starts = |rest: &str| rest.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '{' | '('));
-        word.match_indices('$').any(|(at, _)| starts(&word[at + 1..]))
-    };
-    bare.split_whitespace().find_map(|word| match word {
-        "|" | "||" => Some("|"),
-        "&" | "&&" => Some("&"),
-        ";" => Some(";"),
-        _ if word.len() > 1 && word.ends_with(';') => Some(";"),
-        _ if ["<", ">", "1>", "2>", "&>"].iter().any(|redirect| word.starts_with(redirect)) => Some("< or >"),
-        _ if variable(word) => Some("$"),
-        _ => None,
-    })
+    let starts = |rest: &str| rest.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '{' | '('));
+    let is_path = |rest: &str| rest.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '.' | '~'));
+    let mut words = bare.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        let is_redirection = |sign: &str| word.strip_prefix(sign).is_some_and(is_path);
+        match word {
+            "|" | "||" => return Some("|"),
+            "&" | "&&" => return Some("&"),
+            "<" | ">" | ">>" | "2>" | "2>&1" | "&>" => return Some("< or >"),
+            _ if [">", ">>", "2>", "&>"].into_iter().any(is_redirection) => return Some("< or >"),
+            _ if word.find(';') == Some(word.len() - 1) && word.len() > 1 && words.peek().is_some() => {
+                return Some(";");
+            }
+            _ if word.strip_prefix('$').is_some_and(starts) => return Some("$"),
+            _ if word.split_once("=$").is_some_and(|(_, rest)| starts(rest)) => return Some("$"),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// The absolute path of an executable file.
@@ -211,25 +237,30 @@ mod tests {
             ("echo $HOME".into(), "$ outside quotes"),
             ("echo ${A}x".into(), "$ outside quotes"),
             ("env --chdir=/no/such/folder true".into(), "workdir /no/such/folder isn't there"),
-            (format!("env --chdir={here} A=1 no-such-program"), "program no-such-program is neither"),
-            (format!("env --chdir={here} ./train.sh"), "program ./train.sh can't be run"),
-            (format!("env --chdir={here} other/train.sh"), "No such file"),
+            ("echo a >> out.txt".into(), "< or > outside quotes"),
+            ("python t.py --data=$DATA".into(), "$ outside quotes"),
+            ("# don't\nsleep 1 && sleep 2".into(), "& outside quotes"),
+            (format!("env --chdir={here} A=1 no-such-program"), "program no-such-program isn't there"),
+            (format!("env --chdir={here} other/train.sh"), "program other/train.sh isn't there"),
+            ("env A=1 /no/such/program".into(), "program /no/such/program isn't there"),
         ] {
             let error = programs.check(&text).unwrap_err();
             assert!(error.contains(part), "{error:?} should contain {part:?}");
         }
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         for text in [
             "sh -c 'a && b; c > $d | e'".to_owned(),
             r#"sh -c "a && b" \; \& a\$b"#.into(),
-            "cat http://a?b=1&c=2 a->b x|y 5$ a;b".into(),
+            "cat http://a?b=1&c=2 a->b x|y 5$ a;b pa$word >0.5 <pad>".into(),
+            "sh t.sh # lr > 0.1 && $x".into(),
+            "find . -exec rm {} ;".into(),
+            "sort --columns a;b; c".into(),
+            "env A=1 ./x".into(),
             format!("env --chdir={here} 'A=a & b' ./train.sh"),
             "env PATH=/elsewhere unknown".into(),
             "env -u A unknown".into(),
             "env A=1".into(),
-            "".into(),
         ] {
-            assert!(text.is_empty() || programs.check(&text).is_ok(), "{text}: {:?}", programs.check(&text));
+            assert_eq!(programs.check(&text), Ok(()), "{text}");
         }
     }
 

@@ -46,7 +46,11 @@ pub const COMMANDS: &[AdapterCommand] = &[
                 [word] if word == "names" => true,
                 _ => bail!("metrics takes nothing or the word names"),
             };
-            let json = ask(&state_folder()?, &json!({"command": "metrics", "names": names}))?;
+            let mut request = json!({"command": "metrics"});
+            if names {
+                request["names"] = true.into();
+            }
+            let json = ask(&state_folder()?, &request)?;
             let metrics = json["metrics"].as_str().ok_or_else(|| anyhow!("the agent has no metrics: {json}"))?;
             Ok(CommandAnswer { text: metrics.trim_end().to_owned(), json })
         },

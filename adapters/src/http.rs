@@ -132,7 +132,8 @@ impl fmt::Display for Site {
     }
 }
 
-/// Sends requests to a site, one after the other. It keeps connections for a while, until a request fails.
+/// Sends requests to a site, one after the other. It keeps connections for a while, until a request fails, for requests
+/// that only read.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) site: Site,
@@ -145,8 +146,8 @@ impl Client {
     }
 
     /// Sends a request that `fill` gives its headers and body. Returns the answer's status and body. The caller limits
-    /// the time. If a request fails on a kept connection, it is sent once more on a new one, because the server may
-    /// have closed the kept one. So only a first request is sent at most once.
+    /// the time. If a GET request fails on a kept connection, it is sent once more on a new one, because the server may
+    /// have closed the kept one. All others have a new connection, so they are sent at most once.
     ///
     /// # Errors
     /// Nothing listens there, it doesn't speak HTTP, its certificate isn't one of the authority's for this host, or the
@@ -159,7 +160,8 @@ impl Client {
         most: usize,
     ) -> Result<(StatusCode, Bytes), Failure> {
         let url = format!("{}{path}", self.site);
-        if let Some((client, since)) = self.kept.take().filter(|(_, since)| since.elapsed() < KEPT)
+        let kept = self.kept.take().filter(|(_, since)| method == Method::GET && since.elapsed() < KEPT);
+        if let Some((client, since)) = kept
             && let Ok(answer) = exchange(fill(client.request(method.clone(), &url)), most).await
         {
             self.kept = Some((client, since));
@@ -274,17 +276,28 @@ mod tests {
 
     #[tokio::test]
     async fn only_requests_on_kept_connections_are_sent_again() {
-        let post = async |client: &mut Client| client.send(Method::POST, "/", |request| request.body("a"), 100).await;
+        let send = async |client: &mut Client, method: Method| client.send(method, "/", |request| request, 100).await;
         let (address, count) = brief(false, true).await;
-        assert!(post(&mut Client::new(Site::plain(address))).await.is_err());
+        assert!(send(&mut Client::new(Site::plain(address)), Method::GET).await.is_err());
         assert_eq!(count.load(Ordering::SeqCst), 1);
 
-        // The server reads the second request and closes the connection.
+        // The server reads the second request of a connection and closes it.
         let (address, count) = brief(true, false).await;
         let mut client = Client::new(Site::plain(address));
         for sent in [1, 3] {
-            assert_eq!(post(&mut client).await.unwrap().1, "yes");
+            assert_eq!(send(&mut client, Method::GET).await.unwrap().1, "yes");
             assert_eq!(count.load(Ordering::SeqCst), sent);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_changes_something_has_a_connection_of_its_own() {
+        let (address, count) = brief(false, false).await;
+        let mut client = Client::new(Site::plain(address));
+        for (sent, method) in [(1, Method::GET), (2, Method::PUT)] {
+            let answer = client.send(method, "/", |request| request, 100).await;
+            // The server answers every other request.
+            assert_eq!((answer.is_ok(), count.load(Ordering::SeqCst)), (sent == 1, sent));
         }
     }
 

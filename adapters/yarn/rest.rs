@@ -87,8 +87,7 @@ impl RestError {
     }
 }
 
-/// A client of a ResourceManager. Requests are sent one after another. All but a client's first one may be sent twice,
-/// so requests that change something have a client of their own ([`call`]).
+/// A client of a ResourceManager. Requests are sent one after another. Those that only read may be sent twice.
 pub(crate) struct Client {
     http: http::Client,
     /// Maximum wait for an answer.

@@ -109,7 +109,7 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
             Err(status) => {
                 let failure = daemon.failure(&status);
                 let is_denied = is_choice && status.code() == Code::PermissionDenied;
-                let lost = is_denied || matches!(failure, Failure::Unreachable { .. });
+                let lost = is_denied || matches!(failure, Failure::Unreachable { .. } | Failure::Unusable { .. });
                 if let Some(earlier) = refused.replace(failure) {
                     eprintln!("error: {}", earlier.line());
                 }

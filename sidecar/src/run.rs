@@ -156,7 +156,8 @@ pub(crate) async fn again(server: &ServerArgs, found: bool) -> Daemon {
 
 /// Whether a call may work later: the daemon can't be reached, stops, or has too much to do.
 pub(crate) fn is_away(status: &Status, failure: &Failure) -> bool {
-    matches!(failure, Failure::Unreachable { .. })
+    // Also with a wrong certificate, which may be replaced meanwhile.
+    matches!(failure, Failure::Unreachable { .. } | Failure::Unusable { .. })
         || matches!(status.code(), Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded)
 }
 

@@ -208,10 +208,9 @@ impl ServeArgs {
     /// The configuration in force: that of [`with_variable`], and the keys of `--set` over it.
     fn config(&self, available: Adapters, server: &ServerArgs, variable: &str) -> anyhow::Result<Config> {
         let mut flags = self.flags.clone();
-        // A given token file is the administrator's. The variable is for clients alone, because
-        // it may name a token of another role or of another daemon.
-        let own = |file: &&PathBuf| env::var_os(TOKEN_FILE).is_none_or(|variable| variable != file.as_os_str());
-        flags.admin_token_file = flags.admin_token_file.or_else(|| server.token_file().filter(own).cloned());
+        // A given token file is the administrator's.
+        let own = server.token_file().filter(|file| !is_of_clients(file)).cloned();
+        flags.admin_token_file = flags.admin_token_file.or(own);
         let (mut config, more) = with_variable(&flags, variable)?;
         config.available = available;
         let most = set(&mut config, &self.set).map_err(|error| anyhow!("--set: {error}"))?;
@@ -220,6 +219,11 @@ impl ServeArgs {
         check_engines(&config.settings, flags.config.as_deref().filter(|_| is_the_files))?;
         Ok(config)
     }
+}
+
+/// Whether the clients' variable names a file. It may be a token of another role or of another daemon.
+fn is_of_clients(file: &Path) -> bool {
+    env::var_os(TOKEN_FILE).is_some_and(|variable| variable == file.as_os_str())
 }
 
 /// Checks that the engine accepts its parameters, and that the one for its failures exists. `file`: what the error
@@ -276,9 +280,13 @@ pub(crate) fn run(args: &ServeArgs, adapters: Adapters, server: &ServerArgs, out
         if let Err(error) = &noted {
             tracing::warn!(%error, token_file = %note.token_file.display(), "other commands need --token-file");
         }
+        if args.flags.admin_token_file.is_none() && server.token_file().is_some_and(|file| is_of_clients(file)) {
+            let token_file = note.token_file.display();
+            tracing::warn!(%token_file, "{TOKEN_FILE} is for clients; --admin-token-file names the administrator's");
+        }
         if whole(config.settings.clone()).parameters.get("on_change") == Some(&Parameter::Flag(false)) {
             let engine = &config.settings.engine;
-            tracing::warn!(
+            tracing::info!(
                 "{engine} decides at its interval only; with on_change = true also when a job comes or ends"
             );
         }

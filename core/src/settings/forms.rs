@@ -98,7 +98,7 @@ pub(super) mod limits {
             if is_gpu(&name) && name.contains(['|', '*']) {
                 return Err(wrong("limit gpu, or one type, such as \"gpu:a100\"".to_owned()));
             }
-            let known = [("gpus", "gpu"), ("cpus", "cpu"), ("cores", "cpu"), ("mem", "memory"), ("ram", "memory")];
+            let known = [("gpus", "gpu"), ("cpus", "cpu"), ("mem", "memory")];
             if let Some((_, right)) = known.iter().find(|(other, _)| *other == name) {
                 return Err(wrong(format!("the resource is called {right}")));
             }

@@ -105,7 +105,7 @@ impl Group {
             running: add.gauges(&format!("{of}_running_jobs"), &format!("Jobs of a {of} with slots that exist"), of)?,
             waiting: add.gauges(
                 &format!("{of}_waiting_jobs"),
-                &format!("Jobs of a {of} that wait for slots or for their start, without paused ones"),
+                &format!("Jobs of a {of} that wait for slots or for their start, without paused and crashing ones"),
                 of,
             )?,
             longest_wait: add.real_gauges(&format!("{of}_longest_wait_seconds"), &wait, of)?,

@@ -166,8 +166,7 @@ impl Config {
         let counts = [
             ("decision.steps", decision.steps, 1, MANY * MANY),
             ("journal.snapshot_records", journal.snapshot_records as u64, 1, 1000 * MANY),
-            // Whole restart costs.
-            ("scheduler.stability.payback", settings.stability.payback as u64, 0, 1000),
+            ("scheduler.stability.payback", settings.stability.payback.ceil() as u64, 0, 1000),
             ("journal.snapshot_bytes", journal.snapshot_bytes as u64, 1, MOST_BYTES),
             ("journal.history_bytes", journal.history_bytes, 0, MOST_BYTES),
             ("journal.waiting_bytes", journal.waiting_bytes as u64, 1, MOST_BYTES),
