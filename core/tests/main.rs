@@ -30,6 +30,7 @@ mod optimus;
 mod optimus_additions;
 mod placement;
 mod policy;
+mod priorities;
 mod recorded;
 mod rivals;
 mod rrh;

@@ -2,7 +2,7 @@
 //! hand.
 
 use crate::common::{
-    build::{amounts, cluster, job, plain, plain_with, profile, ring, role, server, shape, submit, wp},
+    build::{amounts, cluster, job, plain, plain_with, profile, ring, role, seen, server, shape, submit, wp},
     config,
 };
 use proptest::{collection::vec, prelude::*, sample::select, test_runner::TestRunner};
@@ -265,10 +265,15 @@ fn decide_when_due(scheduler: &mut Scheduler, at: i64, ids: &[JobId]) -> Vec<u32
 
 const MINUTE: i64 = 60_000;
 
+/// Rounds every ten minutes, and waiting jobs start between them.
+fn between_rounds() -> Settings {
+    let on = ("between_rounds", Parameter::Flag(true));
+    plain_with("optimus-paper", &[on, ("min_interval", Parameter::Text("600s".into()))])
+}
+
 #[test]
 fn between_rounds_only_starts_waiting_jobs() {
-    let on = [("between_rounds", Parameter::Flag(true))];
-    let mut scheduler = cluster(plain_with("optimus-paper", &on), &[gpus(4)]);
+    let mut scheduler = cluster(between_rounds(), &[gpus(4)]);
     let mut ids = vec![submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 3, 1)))];
     assert_eq!(decide_when_due(&mut scheduler, 0, &ids), [3]);
     assert_eq!(scheduler.due(), Some(Time(10 * MINUTE)));
@@ -291,6 +296,28 @@ fn between_rounds_only_starts_waiting_jobs() {
 }
 
 #[test]
+fn jobs_that_come_or_end_bring_the_round_forward() {
+    let mut scheduler = cluster(plain("optimus"), &[gpus(4)]);
+    let mut ids = vec![submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 4, 1)))];
+    assert_eq!(decide_when_due(&mut scheduler, 0, &ids), [4]);
+    assert_eq!(scheduler.due(), Some(Time(MINUTE)), "fits change with reports");
+    assert_eq!(decide_when_due(&mut scheduler, MINUTE, &ids), [4]);
+
+    // Less than ten seconds after a round, nobody makes room yet.
+    let soon = MINUTE + 1000;
+    ids.push(submit(&mut scheduler, soon, scaling_ring("second", 1.0, (1, 4, 1))));
+    assert_eq!(decide_when_due(&mut scheduler, soon, &ids), [4, 0]);
+    assert_eq!(decide_when_due(&mut scheduler, MINUTE + 10_000, &ids), [2, 2]);
+    ids.iter().for_each(|id| seen(&mut scheduler, MINUTE + 10_000, *id));
+
+    // Later, a job that ends leaves its room at once.
+    let later = MINUTE + 30_000;
+    scheduler.apply(Time(later), Event::JobEnded { job: ids[0], end: End::Completed }).unwrap();
+    assert_eq!(decide_when_due(&mut scheduler, later, &ids[1..]), [4]);
+    assert_eq!(scheduler.due(), Some(Time(later + MINUTE)));
+}
+
+#[test]
 fn without_between_rounds_jobs_wait_for_the_round() {
     let mut scheduler = cluster(plain("optimus-paper"), &[gpus(4)]);
     let mut ids = vec![submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 3, 1)))];
@@ -301,8 +328,7 @@ fn without_between_rounds_jobs_wait_for_the_round() {
 
 #[test]
 fn a_restart_between_rounds_keeps_their_time() {
-    let on = [("between_rounds", Parameter::Flag(true))];
-    let mut scheduler = cluster(plain_with("optimus-paper", &on), &[gpus(4)]);
+    let mut scheduler = cluster(between_rounds(), &[gpus(4)]);
     scheduler.start_journal();
     submit(&mut scheduler, 0, scaling_ring("first", 1.0, (1, 2, 1)));
     scheduler.decide(Time(0));

@@ -1,12 +1,14 @@
 //! Journals: replayed decisions, detection of changes, and the truth from jobs' reports.
 
+use std::collections::BTreeMap;
+
 use crate::common::journal::{Keeper, verify};
 use trainmaster_core::{
     Event, JobId, Scheduler, ServerSpec, Settings, Span, Time, Verdict,
     engines::REGISTRY,
     journal::{self, Record},
     replay::{Replay, Replayed},
-    settings::Stability,
+    settings::{Parameter, Stability},
 };
 use trainmaster_sim::{
     Options, Outage, Report, Request, Speed, Workload, play,
@@ -16,7 +18,10 @@ use trainmaster_sim::{
 
 fn settings(engine: &str, seed: u64) -> Settings {
     let stability = Stability { enabled: false, ..Stability::default() };
-    Settings { engine: engine.into(), seed, stability, ..Settings::default() }
+    // The shapes of jobs stay for a while, so that there are several reports of most.
+    let long = ["interval", "min_interval"].map(|name| (name.to_owned(), Parameter::Text("600s".into())));
+    let parameters = if engine == "optimus" { long.into() } else { BTreeMap::new() };
+    Settings { engine: engine.into(), seed, stability, parameters, ..Settings::default() }
 }
 
 /// Jobs whose speed doesn't depend on their placement, so that a fit can be exact.

@@ -18,6 +18,7 @@ pub(crate) mod ledger;
 mod parameters;
 pub(crate) mod placing;
 pub(crate) mod preempting;
+mod priorities;
 mod proposing;
 mod registry;
 pub(crate) mod resizing;

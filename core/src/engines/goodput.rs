@@ -27,6 +27,8 @@
 //!   their work includes the restart that they need.
 //! * A job whose slots find no place, because what is free is scattered, gets that of jobs behind it, from the last one
 //!   on. These get another place if there is room (`Round::make_room`).
+//! * For a job that waits for jobs of a lower priority, which stability keeps where they are, room is held
+//!   (`Round::prefer`).
 //!
 //! Choose it for jobs whose speed is measured and whose end is known or predicted, most of all if owners leave the
 //! number of workers, or the batch, to the scheduler. Cost for J jobs: O(J log J + J·k) with the k shapes of a job that
@@ -142,6 +144,7 @@ impl Engine for Goodput {
         if self.replace_stragglers {
             self.resizing.replace_slow_workers(round, plans.iter().map(|plan| &plan.forecast))?;
         }
+        round.prefer(self.resizing.placing);
         Ok(())
     }
 }

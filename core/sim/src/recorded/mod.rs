@@ -36,7 +36,7 @@ pub use self::{
 };
 use trainmaster_core::{
     event::{End, Event},
-    ids::JobId,
+    ids::{JobId, Revision},
     journal::{Record, Saved},
     replay::{Replay, Replayed},
     settings::{Mode, SettingsError},
@@ -138,7 +138,9 @@ impl Recorder {
             }
             Event::JobSubmitted { .. } => self.welcome(),
             Event::Reported { job, incarnation, report, .. } => {
-                let seen = self.delays.seen(*job, *incarnation);
+                // A job that changed while it started began later for that.
+                let changed = state.job(*job).is_some_and(|job| job.issued.revision != Revision(0));
+                let seen = self.delays.seen(*job, *incarnation).filter(|_| !changed);
                 if let Some(watched) = self.jobs.get_mut(job) {
                     watched.reported(at, *incarnation, report, seen);
                 }

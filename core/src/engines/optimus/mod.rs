@@ -21,6 +21,8 @@
 //! * A job that runs only with some numbers of workers gets the one with the largest gain per worker next.
 //! * Some jobs can't use every server, because of their labels. If their servers have no room, their units go to the
 //!   other jobs.
+//! * `optimus` also decides when jobs come or end. Rounds about all jobs are 10 s apart at least, and a minute at most.
+//! * A waiting job takes the room of jobs of a lower priority. If these can't leave yet, it is held for it.
 //!
 //! `optimus-paper` is the paper's algorithm, with these interpretations and without additions. `optimus` has those
 //! additions on that shorten completion times on measured workloads (docs/experiments.md).
@@ -28,7 +30,7 @@
 //! Choose it if jobs converge and report loss and speed, which its predictions need. Cost, for J jobs with T units in
 //! total on S servers: at most O(T log J) for the allocation (most units are handed out without the heap), and
 //! O(T + J·k² + T·log S) for the placement, with k the servers of one job. No step costs J × S while there is room; see
-//! [`FreeIndex`](crate::place::FreeIndex) for the case of scarce room. A decision between rounds (`between_rounds`)
+//! [`FreeIndex`](crate::place::FreeIndex) for the case of scarce room. A decision less than `min_interval` after a round
 //! visits each job once to sum up the running ones, and costs the above for the waiting ones. Jobs that can't use every
 //! server and find no room there cost the same again, at most twice in a decision.
 
@@ -63,6 +65,7 @@ const HANDED_OUT_AGAIN: u32 = 2;
 #[derive(Clone, Debug)]
 pub struct Optimus {
     interval: Span,
+    min_interval: Span,
     young_job_factor: f64,
     sort_by: SortBy,
     joint_steps: bool,
@@ -74,6 +77,7 @@ pub struct Optimus {
     relative_gain: bool,
     short_first: bool,
     pass_over: bool,
+    prefer: bool,
 }
 
 /// The engine's memory.
@@ -113,6 +117,7 @@ impl Build for OptimusPaper {
 impl Optimus {
     /// Reads the parameters. `beyond`: the additions to the paper are on by default.
     fn read(parameters: &mut Parameters<'_>, beyond: bool) -> Result<Self, SettingsError> {
+        let interval = "longest time between rounds (§6.1: 10 minutes)";
         let young = "gain of a job with few observations is multiplied by this (§4.1; 0.95 shortens JCT a little)";
         let sort_by =
             "order of servers: \"share\" = sum of free shares of all resources, \"cpu\" = free CPU as in the paper";
@@ -124,8 +129,10 @@ impl Optimus {
             it is paused";
         let spare = "beyond the paper: what needs no GPU leaves each free GPU what the smallest worker needs beside \
             it, if it can";
-        let between =
-            "beyond the paper: jobs that wait start as soon as there is room; what runs stays as it is until the round";
+        let between = "beyond the paper: jobs that wait start as soon as there is room, and jobs that come or end \
+            bring the next round forward";
+        let min_interval = "beyond the paper: shortest time between rounds (`between_rounds`); what runs stays as it \
+            is until then";
         let replace = "a worker slower than half the median of its job is replaced by one on another server (§5.2), if \
             that earns a restart back";
         let explore = "beyond the paper: a job with few measured speeds tries its requested workers, then twice as \
@@ -136,8 +143,11 @@ impl Optimus {
             relative to its remaining time is first, not the earliest; it trusts `epochs`";
         let pass_over = "beyond the paper: what a job would get goes to others if its labels exclude servers and the \
             rest have no room";
+        let prefer = "beyond the paper: a job that waits takes the room of jobs with a lower priority, also between \
+            rounds, and what it lacks is held for it";
         Ok(Self {
-            interval: parameters.span("interval", "600s", "time between rounds (§6.1: 10 minutes)")?,
+            interval: parameters.span("interval", if beyond { "60s" } else { "600s" }, interval)?,
+            min_interval: parameters.span("min_interval", "10s", min_interval)?,
             young_job_factor: parameters.number("young_job_factor", 1.0, 0.0..=1.0, young)?,
             sort_by: parameters.choice("sort_by", "share", &orders, sort_by)?,
             joint_steps: parameters.flag("joint_steps", false, joint)?,
@@ -154,6 +164,7 @@ impl Optimus {
             relative_gain: parameters.flag("relative_gain", beyond, relative)?,
             short_first: parameters.flag("short_first", beyond, short)?,
             pass_over: parameters.flag("pass_over", beyond, pass_over)?,
+            prefer: parameters.flag("prefer", beyond, prefer)?,
         })
     }
 }
@@ -173,7 +184,8 @@ impl Engine for Optimus {
 
     fn decide<'a>(&self, round: &mut Round<'a>, memo: &mut Memo) -> Result<(), EngineError> {
         let state = round.state;
-        let round_before = memo.last_round.filter(|last| self.between_rounds && state.now < *last + self.interval);
+        let soonest = self.min_interval.min(self.interval);
+        let round_before = memo.last_round.filter(|last| self.between_rounds && state.now < *last + soonest);
         let is_round = round_before.is_none();
         let plan = |round: &mut Round<'a>, passed_over: &Homeless<'a>| self.plan(round, is_round, passed_over);
         let candidates = if self.pass_over { confined::planned(round, plan)? } else { plan(round, &Vec::new())?.0 };
@@ -181,10 +193,15 @@ impl Engine for Optimus {
             let forecasts = candidates.iter().map(|candidate| &candidate.forecast);
             self.resizing.replace_slow_workers(round, forecasts)?;
         }
+        if self.prefer {
+            round.prefer(self.resizing.placing);
+        }
         if self.between_rounds {
-            // The interval counts from the last decision of any kind. Rounds have their own time.
+            // The interval counts from the last decision of any kind. Rounds have their own time. A decision between
+            // them shows that something happened, so the next round comes soon.
             let last = *memo.last_round.insert(round_before.unwrap_or(state.now));
-            round.proposal.wake_at = Some(last + self.interval);
+            let next = last + if is_round { self.interval } else { soonest };
+            round.proposal.wake_at = round.proposal.wake_at.into_iter().chain([next]).min();
         }
         Ok(())
     }
