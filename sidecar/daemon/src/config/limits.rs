@@ -164,7 +164,7 @@ impl Config {
             }
         }
         let counts = [
-            ("decision.steps", decision.steps, 1, MANY * MANY),
+            ("decision.steps", decision.steps, 1000, MANY * MANY),
             ("journal.snapshot_records", journal.snapshot_records as u64, 1, 1000 * MANY),
             ("scheduler.stability.payback", settings.stability.payback.ceil() as u64, 0, 1000),
             ("journal.snapshot_bytes", journal.snapshot_bytes as u64, 1, MOST_BYTES),
