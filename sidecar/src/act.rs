@@ -75,7 +75,7 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
         let mine = list.jobs.iter().filter(|job| args.of.own(job)).filter(changes);
         let numbers: Vec<String> = mine.map(|job| job.job.to_string()).collect();
         if numbers.is_empty() {
-            eprintln!("note: there is no such job");
+            eprintln!("note: no active job{}", args.of);
         }
         numbers
     } else {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use clap::{Args, ValueEnum, builder::PossibleValuesParser};
 use serde::Serialize;
-use trainmaster_core::{Shape, Span};
+use trainmaster_core::{Shape, Span, text::shown};
 use trainmaster_proto::{
     CRASHING, JOB_STATES,
     v1::{JobStatus, ListReply, ListRequest},
@@ -28,10 +28,11 @@ pub(crate) struct JobsArgs {
     state: Vec<String>,
     #[command(flatten)]
     of: Owners,
-    /// Sort by this column; the next ends, the largest shapes, the highest losses and the latest submissions come first
+    /// Sort by this column; the next ends, the largest shapes, the highest losses and priorities, and the latest
+    /// submissions come first
     #[arg(long, value_name = "COLUMN", default_value = "job")]
     sort: Field,
-    /// Also show tenants, queues and times of submission
+    /// Also show tenants, queues, priorities and times of submission
     #[arg(long)]
     wide: bool,
     /// As --wide
@@ -64,13 +65,14 @@ pub(crate) enum Field {
     Queue,
     Submitted,
     Progress,
+    Priority,
     Reason,
 }
 
 impl Field {
     const USUAL: [Self; 9] =
         [Self::Job, Self::Name, Self::State, Self::Shape, Self::Epoch, Self::Step, Self::Loss, Self::Ends, Self::Speed];
-    const WIDE: [Self; 3] = [Self::Tenant, Self::Queue, Self::Submitted];
+    const WIDE: [Self; 4] = [Self::Tenant, Self::Queue, Self::Priority, Self::Submitted];
 
     /// The column. `asked`: the user named it, so it is never dropped.
     fn column(self, asked: bool) -> Column {
@@ -89,6 +91,7 @@ impl Field {
             Self::Queue => Column::key("QUEUE"),
             Self::Submitted => Column::key("SUBMITTED"),
             Self::Progress => Column::key("PROGRESS"),
+            Self::Priority => Column::key("PRIORITY"),
             Self::Reason => Column::prose("REASON"),
         }
     }
@@ -108,6 +111,7 @@ impl Field {
             Self::Queue => Entry::from(&job.queue),
             Self::Submitted => ago(job.submitted_ms).into(),
             Self::Progress => job.bar(BAR).into(),
+            Self::Priority => job.priority.to_string().into(),
             Self::Reason => job.why().into(),
         }
     }
@@ -146,6 +150,16 @@ impl Owners {
     }
 }
 
+impl std::fmt::Display for Owners {
+    /// ` of tenant a, queue b`, or nothing.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let owners = [("tenant", &self.tenant), ("queue", &self.queue)];
+        let given: Vec<_> =
+            owners.iter().filter_map(|(kind, name)| Some(format!("{kind} {}", shown(name.as_ref()?, 128)))).collect();
+        if given.is_empty() { Ok(()) } else { write!(f, " of {}", given.join(", ")) }
+    }
+}
+
 impl JobsArgs {
     fn with_ended(&self) -> bool {
         self.all || self.state.iter().any(|state| ENDED.contains(&state.as_str()))
@@ -168,6 +182,7 @@ impl JobsArgs {
             Field::Loss => reply.jobs.sort_by(|a, b| known(b.loss).total_cmp(&known(a.loss))),
             Field::Ends => reply.jobs.sort_by_key(|job| job.remaining_ms.unwrap_or(i64::MAX)),
             Field::Speed => reply.jobs.sort_by(|a, b| known(a.speed).total_cmp(&known(b.speed))),
+            Field::Priority => reply.jobs.sort_by_key(|job| Reverse(job.priority)),
             Field::Submitted => reply.jobs.sort_by_key(|job| Reverse(job.submitted_ms)),
         }
         reply
@@ -190,8 +205,12 @@ pub(crate) async fn run(args: &JobsArgs, server: &ServerArgs, output: Output) ->
         .list(ListRequest { all: args.with_ended(), specs: false, ..ListRequest::default() })
         .await
         .map_err(|status| daemon.failure(&status))?;
+    let list = args.choose(reply.into_inner());
     let wide = args.wide || args.output.is_some();
-    let list = JobList { wide, columns: args.columns.clone(), ..JobList::from(args.choose(reply.into_inner())) };
+    if list.jobs.is_empty() && args.of.are_given() {
+        eprintln!("note: no job{}", args.of);
+    }
+    let list = JobList { wide, columns: args.columns.clone(), ..JobList::from(list) };
     output.show(&list)
 }
 

@@ -141,7 +141,7 @@ const CONFIGURATIONS: [(&str, &[&str]); 33] = [
     ("[scheduler]\nparameters = { interval = 5 }", &["parameters.interval: 5", "above zero such as"]),
     (
         "[scheduler]\nparameters = { intervall = \"5s\" }",
-        &["parameters.intervall", "it has interval, young_job_factor"],
+        &["parameters.intervall", "it has interval, min_interval, young_job_factor"],
     ),
     ("[scheduler.stability]\nmin_run = \"x\"", &["min_run", "\"x\"", DURATION]),
     ("[scheduler.stability]\nmin_runs = \"5s\"", &["`min_runs`", "`min_run`, `rescales_per_hour`, `payback`"]),
@@ -179,7 +179,7 @@ const WRONG: [(&str, &[&str]); 22] = [
     ("[journal]\nwaiting_bytes = 0", &["journal.waiting_bytes: 0", "at least 1"]),
     ("[journal]\nwrite_limit = \"0s\"", &["journal.write_limit: \"0s\"", "above zero"]),
     ("[decision]\nlimit = \"0s\"", &["decision.limit: \"0s\"", "above zero"]),
-    ("[decision]\nsteps = 0", &["decision.steps: 0", "at least 1"]),
+    ("[decision]\nsteps = 999", &["decision.steps: 999", "at least 1000"]),
 ];
 
 /// Files of the adapter `local`.

@@ -216,7 +216,11 @@ fn engines_are_listed_with_their_parameters() {
         }
     }
     let one = trainmaster(folder.path(), &["engines", "optimus"]);
-    assert!(one.code == 0 && one.out.contains("interval") && one.out.contains("600s"), "{}", one.out);
+    assert!(
+        one.code == 0 && one.out.contains("interval") && one.out.contains("60s") && one.out.contains("10s"),
+        "{}",
+        one.out
+    );
     assert_eq!(trainmaster(folder.path(), &["engines", "optimus", "--json"]).json(), engines[0]);
     assert_eq!(trainmaster(folder.path(), &["--json", "engines", "optimus"]).json(), engines[0]);
     trainmaster(folder.path(), &["engines", "optimum"]).fails(1, &["optimum", "optimus", "fifo"]);

@@ -11,6 +11,9 @@ pub(crate) enum Signal {
     Kill,
 }
 
+/// Characters of a program's last line that a message repeats.
+const LONGEST_LINE: usize = 80;
+
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -63,6 +66,11 @@ impl Failure {
         };
         match &self.said {
             Some(cause) if self.exit == Exit::NotStarted => format!("{how}: {cause}"),
+            // What follows it says more than the end of a long line.
+            Some(line) if line.chars().count() > LONGEST_LINE => {
+                let start: String = line.chars().take(LONGEST_LINE).collect();
+                format!("{how}: {:?}", start + "…")
+            }
             Some(line) => format!("{how}: {line:?}"),
             None => how,
         }

@@ -200,8 +200,11 @@ impl<'a, I> Round<'a, I> {
                 continue;
             }
             position += 1;
-            let is_known = |verdict: &Verdict| matches!(verdict, Verdict::Wait(Reason::Behind { job: ahead, .. }) if *ahead == job.id);
-            if !is_known(&other.verdict) {
+            let ahead = |verdict: &Verdict| match verdict {
+                Verdict::Wait(Reason::Behind { job, .. }) => Some(*job),
+                _ => None,
+            };
+            if ahead(&other.verdict) != Some(job.id) {
                 let behind = Verdict::Wait(Reason::Behind { job: job.id, position });
                 self.proposal.changes.push((other.id, behind));
             }

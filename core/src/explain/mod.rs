@@ -184,6 +184,11 @@ fn plan(state: &State, job: &Job, findings: &mut Vec<Finding>) {
         sizes => format!(", with {sizes} workers"),
     };
     add(Topic::Bounds, false, format!("may have {least} to {most}{sizes}; requested {}", job.spec.requested()));
+    let (claimed, counts) = (job.spec.priority, state.priority(job));
+    if claimed != 0 {
+        let cap = if counts < claimed { format!("; by the site's cap it counts as {counts}") } else { String::new() };
+        add(Topic::Bounds, false, format!("priority {claimed}{cap}"));
+    }
     if let Some(text) = gpu_types(state, job) {
         add(Topic::Bounds, false, text);
     }

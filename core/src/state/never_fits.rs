@@ -56,7 +56,19 @@ impl State {
         let listed: Vec<_> = values.iter().take(MOST_SHOWN).map(|value| shown(value, LONGEST)).collect();
         let more = if values.len() > listed.len() { " and others" } else { "" };
         Some(match listed[..] {
-            [] => format!("no server has a label {}", shown(key, LONGEST)),
+            [] => {
+                let keys: BTreeSet<_> = self.present_servers().flat_map(|server| server.labels.keys()).collect();
+                let listed: Vec<_> = keys.iter().take(MOST_SHOWN).map(|key| shown(key, LONGEST)).collect();
+                let there = match listed.len() {
+                    0 => String::new(),
+                    all => format!(
+                        "; there are {}{}",
+                        listed.join(", "),
+                        if keys.len() > all { " and others" } else { "" }
+                    ),
+                };
+                format!("no server has a label {}{there}", shown(key, LONGEST))
+            }
             _ => format!(
                 "no server has {} = {}; there are {}{more}",
                 shown(key, LONGEST),

@@ -54,6 +54,7 @@ pub fn job_status(state: &State, job: &Job) -> v1::JobStatus {
         held: job.held,
         failures: 0,
         failed_ms: None,
+        priority: state.priority(job),
     }
 }
 

@@ -141,7 +141,7 @@ fn jobs_are_chosen_by_state_and_owner() {
     assert_eq!(at(&["resume", "--all"]).works(), "job 1 resumed\njob 2 resumed\n", "only those that are paused");
     assert_eq!(at(&["cancel", "--tenant", "vision"]).works(), "job 1 cancelled\njob 2 cancelled\n");
     let none = at(&["cancel", "--tenant", "vision"]);
-    assert_eq!((none.code, &*none.err), (0, "note: there is no such job\n"));
+    assert_eq!((none.code, &*none.err), (0, "note: no active job of tenant vision\n"));
     assert_eq!(at(&["cancel", "--all"]).works(), "job 3 cancelled\n");
 }
 

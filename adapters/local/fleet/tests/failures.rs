@@ -203,3 +203,10 @@ fn people_hear_of_every_failure_and_of_nothing_else() {
     );
     assert_eq!(ends(worker(1, 1, 2), Exit::Signal(15)), None, "it was told to");
 }
+
+#[test]
+fn a_long_last_line_hides_nothing() {
+    let failure = Failure { exit: Exit::Code(1), said: Some("é".repeat(1000)), log: None };
+    let text = failure.describe();
+    assert_eq!(text, format!("ended with exit code 1: \"{}…\"", "é".repeat(80)));
+}

@@ -30,9 +30,9 @@
 //! Choose it if jobs converge and report loss and speed, which its predictions need. Cost, for J jobs with T units in
 //! total on S servers: at most O(T log J) for the allocation (most units are handed out without the heap), and
 //! O(T + J·k² + T·log S) for the placement, with k the servers of one job. No step costs J × S while there is room; see
-//! [`FreeIndex`](crate::place::FreeIndex) for the case of scarce room. A decision less than `min_interval` after a round
-//! visits each job once to sum up the running ones, and costs the above for the waiting ones. Jobs that can't use every
-//! server and find no room there cost the same again, at most twice in a decision.
+//! [`FreeIndex`](crate::place::FreeIndex) for the case of scarce room. A decision less than `min_interval` after a
+//! round visits each job once to sum up the running ones, and costs the above for the waiting ones. Jobs that can't use
+//! every server and find no room there cost the same again, at most twice in a decision.
 
 mod allocate;
 mod candidate;

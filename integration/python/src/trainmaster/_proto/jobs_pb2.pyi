@@ -79,7 +79,7 @@ class ListReply(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., decision: _Optional[int] = ..., engine: _Optional[str] = ..., mode: _Optional[str] = ..., next_decision_ms: _Optional[int] = ..., fallback: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "name", "tenant", "queue", "state", "reason", "workers", "servers", "step", "epoch", "loss", "predicted_epochs", "predicted_low", "predicted_high", "remaining_ms", "submitted_ms", "started_ms", "ended_ms", "incarnation", "revision", "speed", "slots", "rescales", "restart_ms", "max_epochs", "predicted_speed", "external", "spec", "held", "failures", "failed_ms")
+    __slots__ = ("job", "name", "tenant", "queue", "state", "reason", "workers", "servers", "step", "epoch", "loss", "predicted_epochs", "predicted_low", "predicted_high", "remaining_ms", "submitted_ms", "started_ms", "ended_ms", "incarnation", "revision", "speed", "slots", "rescales", "restart_ms", "max_epochs", "predicted_speed", "external", "spec", "held", "failures", "failed_ms", "priority")
     JOB_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class JobStatus(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     FAILED_MS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     job: int
     name: str
     tenant: str
@@ -142,7 +143,8 @@ class JobStatus(_message.Message):
     held: bool
     failures: int
     failed_ms: int
-    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., workers: _Optional[int] = ..., servers: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., loss: _Optional[float] = ..., predicted_epochs: _Optional[float] = ..., predicted_low: _Optional[float] = ..., predicted_high: _Optional[float] = ..., remaining_ms: _Optional[int] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., speed: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., rescales: _Optional[int] = ..., restart_ms: _Optional[int] = ..., max_epochs: _Optional[int] = ..., predicted_speed: _Optional[float] = ..., external: _Optional[_Union[_job_pb2.ExternalId, _Mapping]] = ..., spec: _Optional[_Union[_job_pb2.Job, _Mapping]] = ..., held: bool = ..., failures: _Optional[int] = ..., failed_ms: _Optional[int] = ...) -> None: ...
+    priority: int
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., workers: _Optional[int] = ..., servers: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., loss: _Optional[float] = ..., predicted_epochs: _Optional[float] = ..., predicted_low: _Optional[float] = ..., predicted_high: _Optional[float] = ..., remaining_ms: _Optional[int] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., speed: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[_job_pb2.Slot, _Mapping]]] = ..., rescales: _Optional[int] = ..., restart_ms: _Optional[int] = ..., max_epochs: _Optional[int] = ..., predicted_speed: _Optional[float] = ..., external: _Optional[_Union[_job_pb2.ExternalId, _Mapping]] = ..., spec: _Optional[_Union[_job_pb2.Job, _Mapping]] = ..., held: bool = ..., failures: _Optional[int] = ..., failed_ms: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ("job",)
