@@ -3,11 +3,11 @@
 use proptest::{collection::vec, prelude::*};
 
 use crate::common::build::{
-    cluster, gpus, plain, plain_with, report, ring, running, runs, seen, set, shape, submit, wp,
+    cluster, gpus, plain, plain_with, report, ring, role, running, runs, seen, server, set, shape, submit, wp,
 };
 use crate::common::config;
 use trainmaster_core::{
-    End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, ServerSpec, Settings, Span, Time,
+    End, Event, Incarnation, JobId, JobSpec, Phase, Report, Scheduler, ServerSpec, Settings, Span, Time, TrainingMode,
     job::{Convergence, ProfiledSpeed},
     settings::{Parameter, Stability},
 };
@@ -480,4 +480,32 @@ fn only_chosen_restarts_count() {
     scheduler.decide(Time(600_000));
     assert_eq!(places(&scheduler, job), [2, 2]);
     assert_eq!(restarts(&scheduler), [Time(600_000)]);
+}
+
+/// A job with parameter servers whose step takes 8/w + w/p seconds. All four GPUs and all 16 CPUs are 4 workers and 4
+/// parameter servers, though the shares of GPUs and of CPUs add up to more than 1. If another job has three CPUs, there
+/// is room for three parameter servers.
+#[test]
+fn parameter_servers_take_the_room_that_there_is() {
+    for (other, expected) in [(false, wp(4, 4)), (true, wp(4, 3))] {
+        let mut scheduler = cluster(plain("goodput"), &[server("s0", 16, 64, &["gpu"; 4])]);
+        if other {
+            let worker = role(&[("cpu", 3000)], 1, 1, 1);
+            running(&mut scheduler, 0, JobSpec { worker, ..known("other", 1_000_000, (1, 1, 1), |_| 1.0) });
+        }
+        let pairs = (1..=4).flat_map(|w| (1..=4).map(move |p| (w, p)));
+        let time = |w: u32, p: u32| 8.0 / f64::from(w) + f64::from(w) / f64::from(p);
+        let profile =
+            pairs.map(|(workers, servers)| ProfiledSpeed { servers, workers, speed: 1.0 / time(workers, servers) });
+        let spec = JobSpec {
+            worker: role(&[("gpu", 1000), ("cpu", 1000)], 1, 4, 1),
+            server: Some(role(&[("cpu", 3000)], 1, 4, 1)),
+            mode: TrainingMode::Sync,
+            profile: profile.collect(),
+            ..known("parameters", 10_000, (1, 4, 1), |_| 1.0)
+        };
+        let job = submit(&mut scheduler, 0, spec);
+        scheduler.decide(Time(0));
+        assert_eq!(shape(&scheduler, job), expected, "beside another job: {other}");
+    }
 }

@@ -168,6 +168,8 @@ struct Plan<'a> {
 struct Path {
     /// The first one is the smallest shape. The slopes fall.
     steps: Vec<Corner>,
+    /// The shares of the cluster that a worker and a parameter server take.
+    unit: (f64, f64),
     /// Number of speeds that it takes to compute.
     speeds: u64,
 }
@@ -449,6 +451,26 @@ impl Plan<'_> {
         Some((self.price * slope * if has { KEPT } else { 1.0 }).to_bits())
     }
 
+    /// The fastest shape on the way to one with more parameter servers for which there is room, if it is faster than
+    /// the current one. O(units of the step).
+    fn part_of(&self, wanted: Shape, fits: impl Fn(Shape) -> bool) -> Option<Shape> {
+        let of = &self.forecast;
+        let within = |next: Shape| next.workers <= wanted.workers && next.servers <= wanted.servers && fits(next);
+        let (mut shape, mut flat, mut best) = (self.shape, 0, None);
+        let mut least = of.step_time(shape.workers, shape.servers);
+        while flat < FLAT
+            && let Some(next) = larger(of, shape, self.path.unit, &mut 0, within)
+        {
+            shape = next;
+            flat += 1;
+            let time = of.step_time(shape.workers, shape.servers);
+            if time < least {
+                (best, least, flat) = (Some(shape), time, 0);
+            }
+        }
+        best
+    }
+
     /// The next step's shape if there is room, or one with fewer workers that is faster than the current one. O(log
     /// workers).
     fn most_that_fits(&self, wanted: Shape, ledger: &Ledger) -> Option<Shape> {
@@ -457,8 +479,11 @@ impl Plan<'_> {
         if fits(wanted) {
             return Some(wanted);
         }
-        if self.shape.is_empty() || wanted.servers != self.shape.servers {
+        if self.shape.is_empty() {
             return None;
+        }
+        if wanted.servers != self.shape.servers {
+            return self.part_of(wanted, fits);
         }
         let (mut least, mut most) = (self.shape.workers, wanted.workers);
         while most - least > 1 {
@@ -502,9 +527,10 @@ fn path(of: &Forecast<'_>, tries: u32, state: &State) -> Path {
     let work = share(least) * of.step_time(least.workers, least.servers);
     let mut corners: Vec<(Shape, f64, f64)> = vec![(least, share(least), share(least))];
     let (mut shape, mut best, mut flat, mut speeds) = (least, share(least), 0, of.speeds());
-    while let Some(next) = larger(of, shape, (worker, server), &mut speeds) {
+    while let Some(next) = larger(of, shape, (worker, server), &mut speeds, |_| true) {
         let at = share(next);
-        if at > 1.0 || flat >= FLAT {
+        // Shares of different resources don't add up.
+        if !job.total(next).fits(&state.usable) || flat >= FLAT {
             break;
         }
         shape = next;
@@ -534,7 +560,7 @@ fn path(of: &Forecast<'_>, tries: u32, state: &State) -> Path {
     }
     let mut shape = corners.last().map_or(least, |(shape, ..)| *shape);
     while shape.workers < tries
-        && share(shape) <= 1.0
+        && job.total(shape).fits(&state.usable)
         && let Some(workers) = of.bounds.more_workers(shape.workers + shape.workers / FINE)
     {
         shape.workers = workers;
@@ -542,12 +568,18 @@ fn path(of: &Forecast<'_>, tries: u32, state: &State) -> Path {
         // Jobs take turns.
         steps.push(Corner { shape, slope: TRY / f64::from(workers) });
     }
-    Path { steps, speeds }
+    Path { steps, unit: (worker, server), speeds }
 }
 
 /// The next larger shape on a job's path. With parameter servers: one more worker, one more server or both, whichever
-/// saves the most time per share; none if none saves any.
-fn larger(of: &Forecast<'_>, shape: Shape, shares: (f64, f64), speeds: &mut u64) -> Option<Shape> {
+/// fits and saves the most time per share (`unit`: of a worker and of a server); none if none saves any.
+fn larger(
+    of: &Forecast<'_>,
+    shape: Shape,
+    unit: (f64, f64),
+    speeds: &mut u64,
+    fits: impl Fn(Shape) -> bool,
+) -> Option<Shape> {
     *speeds += of.speeds();
     let most = of.bounds.workers.1;
     let more = |ahead: u32| of.bounds.more_workers(shape.workers.saturating_add(ahead));
@@ -566,10 +598,11 @@ fn larger(of: &Forecast<'_>, shape: Shape, shares: (f64, f64), speeds: &mut u64)
     let both = workers.zip(servers).map(|(workers, servers)| Shape { workers, servers });
     let gain = |next: &Shape| {
         let added = extra(shape, *next);
-        let share = f64::from(added.workers) * shares.0 + f64::from(added.servers) * shares.1;
+        let share = f64::from(added.workers) * unit.0 + f64::from(added.servers) * unit.1;
         (now - of.step_time(next.workers, next.servers)) / share
     };
-    let options = [worker, server, both].into_iter().flatten().map(|next| (gain(&next), next));
+    let options = [worker, server, both].into_iter().flatten().filter(|next| fits(*next));
+    let options = options.map(|next| (gain(&next), next));
     let best = options.fold(None, |best: Option<(f64, Shape)>, (gain, next)| match best {
         Some((most, _)) if most >= gain => best,
         _ => Some((gain, next)),
