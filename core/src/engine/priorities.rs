@@ -22,10 +22,10 @@ use crate::{
 };
 
 /// The number of waiting jobs that are considered, those of the highest priority.
-const MOST_TRIED: usize = 16;
+const MOST_TRIED: usize = 8;
 
 /// Room is held for as many jobs at most.
-const MOST_HELD: usize = 8;
+const MOST_HELD: usize = 4;
 
 /// The engine isn't woken up sooner than this for jobs that may leave.
 const SOONEST: Span = Span::seconds(1);
