@@ -96,7 +96,12 @@ impl Programs {
         }
         let shown = named(name);
         if name.contains('/') {
-            let here = if name.starts_with('/') { String::new() } else { in_the_current_folder() };
+            // The folder's name is the administrator's matter.
+            let here = if name.starts_with('/') {
+                ""
+            } else {
+                " in the daemon's folder (give its whole path, or set workdir)"
+            };
             return executable(Path::new(name), &format!("{shown}{here}"));
         }
         let found = self.folders.iter().map(|folder| folder.join(name)).find(|path| executable(path, &shown).is_ok());
@@ -110,13 +115,6 @@ impl Programs {
         })?;
         executable(&found, &shown)
     }
-}
-
-/// Where a relative path is searched.
-fn in_the_current_folder() -> String {
-    let folder =
-        env::current_dir().map_or_else(|_| "the daemon's folder".into(), |folder| folder.display().to_string());
-    format!(" in {folder}, where the daemon runs (give the whole path, or set workdir)")
 }
 
 /// A program for messages, without its name if that may contain more than a name.

@@ -283,3 +283,37 @@ fn a_job_that_others_replaced_within_a_limit_stays_away() {
         }
     }
 }
+
+/// Nine jobs of a tenant at its limit wait, all before the one that others have the room of.
+#[test]
+fn jobs_that_cannot_run_do_not_hide_the_one_that_can() {
+    for engine in ENGINES {
+        let mut settings = plain(engine);
+        settings.tenants = [("team".into(), [("gpu".into(), 1000)].into())].into();
+        let mut scheduler = cluster(settings, &[gpus("s0", 3)]);
+        let of_team = |spec| JobSpec { tenant: "team".into(), ..spec };
+        let first = running(&mut scheduler, 0, of_team(one("first", 1, 5)));
+        let low = ["a", "b"].map(|name| running(&mut scheduler, 1000, one(name, 1, 0)));
+        for number in 0..9 {
+            submit(&mut scheduler, 2000, of_team(one(&format!("team-{number}"), 1, 5)));
+        }
+        let wide = submit(&mut scheduler, 3000, one("wide", 2, 5));
+        scheduler.decide(Time(3000));
+        assert_eq!(runs(&scheduler, &[first, low[0], low[1], wide]), [true, false, false, true], "{engine}");
+    }
+}
+
+/// What a job gained that the waiting one doesn't lack stays.
+#[test]
+fn a_job_without_gpus_starts_beside_held_ones() {
+    for engine in ENGINES {
+        let mut scheduler = cluster(pinned(plain(engine)), &[gpus("s0", 2)]);
+        let low = ["a", "b"].map(|name| running(&mut scheduler, 0, one(name, 1, 0)));
+        let wide = submit(&mut scheduler, 1000, one("wide", 2, 5));
+        end(&mut scheduler, 2000, low[0]);
+        let cpus = JobSpec { worker: role(&[("cpu", 1000)], 1, 1, 1), ..one("cpus", 1, -1) };
+        let jobs = [submit(&mut scheduler, 3000, cpus), submit(&mut scheduler, 3000, one("gpu", 1, 0)), wide];
+        scheduler.decide(Time(3000));
+        assert_eq!(runs(&scheduler, &jobs), [true, false, false], "{engine}");
+    }
+}

@@ -75,7 +75,12 @@ pub(crate) async fn run(act: Act, args: &ActArgs, server: &ServerArgs, output: O
         let mine = list.jobs.iter().filter(|job| args.of.own(job)).filter(changes);
         let numbers: Vec<String> = mine.map(|job| job.job.to_string()).collect();
         if numbers.is_empty() {
-            eprintln!("note: no active job{}", args.of);
+            let (which, state) = match act {
+                Act::Cancel => ("active", ""),
+                Act::Pause => ("active", " that isn't paused"),
+                Act::Resume => ("paused", ""),
+            };
+            eprintln!("note: no {which} job{}{state}", args.of);
         }
         numbers
     } else {

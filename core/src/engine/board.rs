@@ -139,7 +139,10 @@ impl Board {
     ) -> Result<Option<Allocation>, EngineError> {
         let mut taken = Vec::new();
         for (role, index) in tasks {
-            budget.spend(1)?;
+            if let Err(error) = budget.spend(1) {
+                self.give_back(state, job, &Allocation::new(taken));
+                return Err(error);
+            }
             let picked = choose(self, job, role);
             let devices = picked.and_then(|id| self.room.take(id, job.demand(role)));
             let (Some(server), Some(devices)) = (picked, devices) else {

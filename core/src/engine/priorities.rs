@@ -21,7 +21,7 @@ use crate::{
     time::{Span, Time},
 };
 
-/// The number of waiting jobs that are considered, those of the highest priority.
+/// The number of waiting jobs that are considered, and of their different priorities.
 const MOST_TRIED: usize = 8;
 
 /// Room is held for as many jobs at most.
@@ -47,15 +47,35 @@ impl<'a, I> Round<'a, I> {
         }
         let (mut held, mut places) = (BTreeSet::new(), 0);
         let mut next = None;
-        for job in self.overtaken().into_iter().take(MOST_TRIED) {
-            if self.displace_for(job, placing) || places == MOST_HELD {
+        let (mut tried, mut ledgers) = (0, 0);
+        let mut above: Option<(i32, Ledger)> = None;
+        for job in self.overtaken() {
+            let priority = state.priority(job);
+            if above.as_ref().is_none_or(|(of, _)| *of != priority) {
+                ledgers += 1;
+                above = Some((priority, self.above(priority)));
+            }
+            // Jobs that others of their priority or their limits keep out don't count.
+            let fits = above.as_ref().is_some_and(|(_, above)| above.has(job, &job.total(job.bounds().least())));
+            tried += usize::from(fits);
+            if tried > MOST_TRIED || ledgers > MOST_TRIED {
+                break;
+            }
+            if !fits {
+                continue;
+            }
+            if self.displace_for(job, placing) {
+                above = None;
+                continue;
+            }
+            if places == MOST_HELD {
                 continue;
             }
             let Some(place) = self.place_above(job, placing) else { continue };
             if self.hold(job, &place, placing) {
                 places += 1;
                 let servers: BTreeSet<ServerId> = place.slots().iter().map(|slot| slot.server).collect();
-                next = next.into_iter().chain(self.next_leave(state.priority(job), &servers)).min();
+                next = next.into_iter().chain(self.next_leave(priority, &servers)).min();
                 // Later jobs get no room there in this decision.
                 servers.iter().for_each(|server| self.board.room.close(*server));
                 held.extend(servers);
@@ -110,18 +130,10 @@ impl<'a, I> Round<'a, I> {
         let state = self.state;
         self.budget.spend((state.jobs.len() + state.servers.len()) as u64).ok()?;
         let mut above = self.board.clone();
-        let mut left = Ledger::of(state);
-        for (other, has) in self.planned() {
-            if state.priority(other) < state.priority(job) {
-                above.give_back(state, other, has);
-            } else {
-                left.take(other, &other.total(has.shape()), 1);
-            }
+        for (other, has) in self.planned().filter(|(other, _)| state.priority(other) < state.priority(job)) {
+            above.give_back(state, other, has);
         }
         let least = job.bounds().least();
-        if !left.has(job, &job.total(least)) {
-            return None;
-        }
         // A fixed start of round-robin: the place stays the same while jobs of a lower priority come and go.
         placing.place(state, &mut above, job, least, &mut 0, self.budget).ok()?
     }
@@ -162,7 +174,10 @@ impl<'a, I> Round<'a, I> {
         loop {
             let before = gains.len();
             gains.retain(|gain| {
-                let is_short = gain.gained.keys().any(|server| !most[server].fits(self.board.room.free(*server)));
+                let is_short = gain.gained.iter().any(|(server, gained)| {
+                    let (most, free) = (&most[server], self.board.room.free(*server));
+                    gained.iter().any(|(resource, amount)| amount > 0 && most[resource] > free[resource])
+                });
                 if !is_short {
                     return true;
                 }
@@ -234,8 +249,15 @@ impl<'a, I> Round<'a, I> {
 
     /// The totals and limits that the proposal leaves.
     fn left(&self) -> Ledger {
+        self.above(i32::MIN)
+    }
+
+    /// The totals and limits that jobs of this priority and higher ones leave.
+    fn above(&self, priority: i32) -> Ledger {
         let mut left = Ledger::of(self.state);
-        self.planned().for_each(|(job, has)| left.take(job, &job.total(has.shape()), 1));
+        for (job, has) in self.planned().filter(|(job, _)| self.state.priority(job) >= priority) {
+            left.take(job, &job.total(has.shape()), 1);
+        }
         left
     }
 

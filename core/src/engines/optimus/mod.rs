@@ -202,6 +202,9 @@ impl Engine for Optimus {
             let last = *memo.last_round.insert(round_before.unwrap_or(state.now));
             let next = last + if is_round { self.interval } else { soonest };
             round.proposal.wake_at = round.proposal.wake_at.into_iter().chain([next]).min();
+        } else {
+            // Every decision is a round, and rounds keep their time.
+            round.proposal.wake_at = None;
         }
         Ok(())
     }
