@@ -25,7 +25,7 @@ fn every_key_is_read() {
         stability = "off"
         [decision]
         limit = "500ms"
-        steps = 10
+        steps = 1000
         fits_wait = "1s"
         fits_every = "2s"
         [journal]
