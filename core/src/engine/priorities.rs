@@ -36,8 +36,8 @@ impl<'a, I> Round<'a, I> {
     /// of a lower priority, and there these gain nothing that it needs. The engine wakes up when the first of them may
     /// leave. The last step of a decision; if the budget is used up, the decision stands as it is.
     ///
-    /// O(jobs) without priorities. Otherwise for each considered job as much as [`make_room`](Self::make_room), and for
-    /// each job for which room is held, a copy of the board and a placement.
+    /// O(jobs) without priorities. Otherwise O(jobs · log jobs), and for each considered job as much as
+    /// [`make_room`](Self::make_room), or a copy of the board and a placement, or both.
     pub(crate) fn prefer(&mut self, placing: Placing) {
         let state = self.state;
         let mut priorities = state.jobs.values().map(|job| state.priority(job));
